@@ -32,12 +32,21 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 class HttpMessage(NamedTuple):
+    """A stored entry as a client gets it, its payload not yet inflated."""
+
     headers: tuple[tuple[str, str], ...]
-    payload: bytes
+    stored: bytes
+    compression: int
+    size_bytes: int
+    """Of the payload once inflated, as its producer says."""
+
+    async def payload(self) -> bytes | bytearray:
+        """Inflated. Raises `BadPayload`, `NoDecoder`."""
+        return await inflated(self.compression, self.stored, self.size_bytes)
 
 
-async def http_message(position: Position, body: bytes) -> HttpMessage:
-    """A stored entry as a client gets it. `BadPayload` and `NoDecoder` if it cannot be inflated."""
+def http_message(position: Position, body: bytes) -> HttpMessage:
+    """A stored entry as a client gets it."""
     try:
         at, end = metadata_range(body)
         if end - at > METADATA_BYTES_MAX:
@@ -46,11 +55,12 @@ async def http_message(position: Position, body: bytes) -> HttpMessage:
         headers = _headers(position, body, metadata)
     except ProtocolError as error:
         # Its bytes are all there is to show.
-        return HttpMessage((("X-Pulsar-Message-ID", str(position)), _warning(str(error))), body)
+        found = ("X-Pulsar-Message-ID", str(position)), _warning(str(error))
+        return HttpMessage(found, body, pb.NONE, len(body))
     payload = body[end:]
-    if not metadata.encryption_keys:
-        payload = await inflated(metadata.compression, payload, metadata.uncompressed_size)
-    return HttpMessage(_fitting(headers), payload)
+    if metadata.encryption_keys or metadata.compression == pb.NONE:
+        return HttpMessage(_fitting(headers), payload, pb.NONE, len(payload))
+    return HttpMessage(_fitting(headers), payload, metadata.compression, metadata.uncompressed_size)
 
 
 def _headers(position: Position, body: bytes, metadata: pb.MessageMetadata) -> list[tuple[str, str]]:

@@ -5,15 +5,16 @@ Of a partitioned topic nothing here is answered: its partitions are asked one by
 
 from __future__ import annotations
 
-from geminga.admin.http.router import BadRequest, NotFound, Request, Response, Router, json_response
-from geminga.admin.messages.http_message import http_message
+from functools import partial
+
+from geminga.admin.http.router import BadRequest, Request, Response, Router, json_response
+from geminga.admin.messages.shown_message import ShownMessages
 from geminga.admin.routes.message_ids import MessageId, shown_id
 from geminga.admin.routes.names import subscription_of, topic_of
 from geminga.admin.routes.numbers import INT_MAX, whole_number
 from geminga.admin.routes.topics import TOPIC, check_is_there
 from geminga.admin.view.messages import MessagesView
 from geminga.admin.view.topics import TopicsView
-from geminga.broker.operator.messages import StoredMessage
 from geminga.broker.policies.values import read
 from geminga.errors import NotAllowed, PeerError, SubscriptionNotFound
 from geminga.names import TopicName
@@ -30,6 +31,7 @@ class MessageRoutes:
     def __init__(self, topics: TopicsView, messages: MessagesView) -> None:
         self._topics = topics
         self._messages = messages
+        self._shown = ShownMessages(messages.at)
 
     def add_to(self, router: Router) -> None:
         router.add("GET", f"{SUBSCRIPTION}/position/{{number}}", self.peek)
@@ -54,12 +56,14 @@ class MessageRoutes:
         name = subscription_of(request)
         if number < 1:
             raise BadRequest("the position of a message in the backlog is 1 or more")
-        return await _shown(await self._messages.in_backlog(topic, name, number), "Message not found")
+        find = partial(self._messages.in_backlog, topic, name, number)
+        return await self._shown.answer(topic, find, "Message not found")
 
     async def by_id(self, request: Request) -> Response:
         place = Position(*(whole_number(request.parameters[name]) for name in ("ledger", "entry")))
         topic = self._topic(request, "GetMessageById is not allowed on partitioned-topic")
-        return await _shown(await self._messages.at(topic, place), "Message id not found")
+        find = partial(self._messages.at, topic, place)
+        return await self._shown.answer(topic, find, "Message id not found")
 
     async def examine(self, request: Request) -> Response:
         """`initialPosition` earliest counts from the oldest message, anything else from the newest."""
@@ -71,11 +75,9 @@ class MessageRoutes:
         )
         if not await self._messages.entry_count(topic):
             raise NothingToExamine("Could not examine messages due to the total message is zero")
-        if request.query.get("initialPosition") == "earliest":
-            found = await self._messages.from_start(topic, number)
-        else:
-            found = await self._messages.from_end(topic, number)
-        return await _shown(found, "Message not found")
+        is_earliest = request.query.get("initialPosition") == "earliest"
+        count = self._messages.from_start if is_earliest else self._messages.from_end
+        return await self._shown.answer(topic, partial(count, topic, number), "Message not found")
 
     async def id_by_time(self, request: Request) -> Response:
         since_ms = whole_number(request.parameters["timestamp"])
@@ -130,11 +132,3 @@ class MessageRoutes:
         if found.first is not None and found.last is not None:
             shown |= {"firstMessageId": str(found.first), "lastMessageId": str(found.last)}
         return json_response(shown)
-
-
-async def _shown(found: StoredMessage | None, missing: str) -> Response:
-    if found is None:
-        raise NotFound(missing)
-    message = await http_message(found.position, found.body)
-    # Pulsar says so of any payload.
-    return Response(200, message.payload, "application/json", message.headers)
