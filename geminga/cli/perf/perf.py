@@ -27,11 +27,12 @@ from geminga.cli.arguments.options import (
     run_until_done,
 )
 from geminga.cli.arguments.pace import Pace
-from geminga.cli.arguments.parser import Parser
+from geminga.cli.arguments.parser import EXIT_NOTHING, EXIT_OK, EXIT_USAGE, Parser
 from geminga.cli.client.client import SUBSCRIPTION_TYPES, Client, open_client
 from geminga.cli.client.consumer import Consumer
 from geminga.cli.client.message import messages, position
 from geminga.cli.client.producer import Producer
+from geminga.cli.messages.read import EARLIEST, LATEST, start_position
 from geminga.cli.perf.course import SCENARIOS
 from geminga.cli.perf.latency import Histogram
 
@@ -49,8 +50,8 @@ def parser(kind: type[Parser]) -> Parser:
     add(
         "what",
         type=lambda text: "produce" if text == "publish" else text,
-        choices=("produce", "consume", "both"),
-        help="what to do",
+        choices=("produce", "consume", "read", "both"),
+        help="what to do; read: consume without a subscription that stays",
     )
     add("topic", nargs="?", default="geminga-perf", help="the topic (default: geminga-perf)")
     add("--duration", type=duration_ms, default=10_000, metavar="TIME", help="how long (default: 10s)")
@@ -69,7 +70,14 @@ def parser(kind: type[Parser]) -> Parser:
         help="type of the subscription (default: shared)",
     )
     add("--queue", type=positive, default=1000, metavar="N", help="messages to be sent ahead (default: 1000)")
-    add("--from", choices=("earliest", "latest"), default=None, dest="start", help="start of a new one")
+    add(
+        "--from",
+        type=start_position,
+        default=None,
+        dest="start",
+        metavar="POSITION",
+        help="start of a new one: earliest, latest, and of a reader also ledger:entry",
+    )
     add("--json", action="store_true", help="print the summary as JSON on standard output")
     add_url(made)
     return made
@@ -82,6 +90,9 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
 
         return perf_caches.run(kind, arguments)
     flags = parser(kind).parse_strictly(arguments)
+    if flags.what != "read" and flags.start not in (None, EARLIEST, LATEST):
+        print("geminga perf: only read begins at a message", file=sys.stderr)
+        return EXIT_USAGE
     return run_until_done("perf", _Run(flags).run)
 
 
@@ -144,14 +155,15 @@ class _Run:
         self._produced = _Side("publish")
         self._consumed = _Side("consume")
         self._producing = flags.what in ("produce", "both")
-        self._consuming = flags.what in ("consume", "both")
+        self._consuming = flags.what in ("consume", "read", "both")
         self._all_consumed = trio.Event()
         self._expected: int | None = None
         self._started = False
         self._run_id = secrets.token_bytes(RUN_BYTES)
         self._strange = 0
 
-    async def run(self) -> None:
+    async def run(self) -> int:
+        """Exit code: to consume nothing, or less than was asked for, is no success."""
         try:
             async with open_client(self._flags.url) as client:
                 await self._measure(client)
@@ -161,6 +173,8 @@ class _Run:
         finally:
             if self._started:  # else there is nothing to report but the error
                 self._report_end()
+        enough = self._consumed.messages >= (self._flags.count or 1)
+        return EXIT_OK if enough or not self._consuming else EXIT_NOTHING
 
     async def _measure(self, client: Client) -> None:
         flags = self._flags
@@ -189,13 +203,19 @@ class _Run:
     async def _subscribe(self, client: Client, names: list[str]) -> list[Consumer]:
         flags = self._flags
         # Alone, a consumer is to find what is stored; beside a producer, what that one publishes.
-        earliest = (flags.start or ("latest" if self._producing else "earliest")) == "earliest"
+        start = flags.start or (LATEST if self._producing else EARLIEST)
+        if flags.what == "read":
+            name_of_reader = f"reader-{secrets.token_hex(5)}"
+            return [
+                await client.consumer(name, name_of_reader, start=start, queue_messages=flags.queue)
+                for name in names
+            ]
         return [
             await client.consumer(
                 name,
                 flags.subscription,
                 kind=flags.type,
-                earliest=earliest,
+                earliest=start == EARLIEST,
                 queue_messages=flags.queue,
             )
             for name in names
