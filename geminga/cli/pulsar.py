@@ -21,9 +21,10 @@ NOT_HERE = {
     "broker": "this broker is one process: pulsar standalone",
     "bookie": "its storage is in the broker: pulsar standalone",
     "zookeeper": "its metadata are in the broker: pulsar standalone",
-    "initialize-cluster-metadata": "there is nothing to initialize: pulsar standalone",
     "tokens": "this broker asks for no credentials",
 }
+NOTHING_TO_DO = ("initialize-cluster-metadata", "initialize-transaction-coordinator-metadata")
+"""What scripts do once before brokers run; here a broker makes its metadata with its first start."""
 _USAGE = """usage: pulsar standalone [FLAGS]
        pulsar version
 
@@ -41,6 +42,9 @@ def run_words(arguments: Sequence[str], commands: Mapping[str, str], modules: Ma
         from geminga import __version__
 
         print(f"Current version of pulsar is: geminga {__version__}")
+        return EXIT_OK
+    if word in NOTHING_TO_DO:
+        print(f"pulsar: {word}: nothing to do, a broker makes its metadata by itself", file=sys.stderr)
         return EXIT_OK
     if word != "standalone":
         print(f"pulsar: {word}: {NOT_HERE.get(word, 'unknown; try pulsar --help')}", file=sys.stderr)

@@ -1,4 +1,5 @@
-"""Set-up scripts that were written for Pulsar, run through the shims; and with a real Pulsar, recorded.
+"""Set-up scripts that public repositories have for Pulsar, rebuilt from their commands, run through shims;
+and with a real Pulsar, recorded. The first line of each script says where its commands are from.
 
     GEMINGA_WEB_URL=http://localhost:8080 GEMINGA_URL=pulsar://localhost:6650 \\
         python -m tests.cli.verbs.play_scripts
@@ -28,7 +29,8 @@ Ended = tuple[int, str]
 def play(script: Path, place: Path, web_url: str, service_url: str) -> Ended:
     """The exit code, and what it printed; `bin/` and the PATH have the shims."""
     path = f"{place / 'bin'}:{os.environ['PATH']}"
-    urls = {"GEMINGA_WEB_URL": web_url, "GEMINGA_URL": service_url, "WEB_SERVICE_URL": web_url}
+    urls = {"GEMINGA_WEB_URL": web_url, "GEMINGA_URL": service_url}
+    urls |= {"PULSAR_ADMIN_URL": web_url, "PULSAR_URL": service_url}
     ended = subprocess.run(
         [str(script)],
         cwd=place,

@@ -14,9 +14,7 @@ from typing import ClassVar
 
 import pytest
 
-from geminga.cli.arguments.parser import Parser
 from geminga.cli.main import main
-from geminga.cli.perf.pulsar_perf import COMMANDS
 from geminga.cli.pulsar import SCRIPTS, standalone_flags
 
 BIN = Path(__file__).parents[3] / "bin"
@@ -147,43 +145,12 @@ def test_the_launchers_flags() -> None:
     ]
 
 
-def test_perf_takes_the_basic_words() -> None:
-    produce = ["-r", "50", "-s", "10", "-m", "7", "-u", "pulsar://h:1", "-time", "3", "t"]
-    assert COMMANDS["produce"](Parser, produce) == [
-        "produce",
-        "t",
-        "--duration",
-        "3s",
-        "--count",
-        "7",
-        "--url",
-        "pulsar://h:1",
-        "--rate",
-        "50.0",
-        "--size",
-        "10",
-        "--batch",
-        "1",
-        "--pending",
-        "1000",
-    ]
-    consume = ["t", "-ss", "s", "-st", "Shared", "-sp", "Earliest"]
-    assert COMMANDS["consume"](Parser, consume) == [
-        "consume",
-        "t",
-        "--duration",
-        "3650d",
-        "--count",
-        "0",
-        "--subscription",
-        "s",
-        "--type",
-        "Shared",
-        "--queue",
-        "1000",
-        "--from",
-        "earliest",
-    ]
+@pytest.mark.parametrize(
+    "word", ["initialize-cluster-metadata", "initialize-transaction-coordinator-metadata"]
+)
+def test_what_a_broker_does_by_itself_is_no_error(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pulsar", word, "-cs", "zk:2181", "-c", "standalone"]) == 0
+    assert "nothing to do" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

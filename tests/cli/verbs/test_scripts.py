@@ -1,4 +1,4 @@
-"""Twelve set-up scripts for Pulsar do here what they did with a real one (`play_scripts.py`)."""
+"""Twelve public set-up scripts for Pulsar do here what they did with a real one (`play_scripts.py`)."""
 
 from __future__ import annotations
 
