@@ -174,8 +174,6 @@ def usage() -> str:
 
 
 def _unknown_command(given: str) -> str:
-    import difflib
+    from geminga.cli.arguments import guesses
 
-    near = difflib.get_close_matches(given, COMMANDS, n=1)
-    hint = f" Did you mean {near[0]}?" if near else ""
-    return f"geminga: unknown command {given!r}.{hint} Try 'geminga --help'."
+    return f"geminga: unknown command {given!r}.{guesses.command(given, COMMANDS)} Try 'geminga --help'."

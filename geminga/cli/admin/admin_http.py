@@ -88,6 +88,8 @@ def unreachable(url: str, error: Exception) -> str:
     reason = getattr(error, "reason", error)
     if isinstance(reason, ConnectionRefusedError):
         return f"{url}: nothing listens there; {START_ONE}; --url or ${WEB_URL_VARIABLE} name another"
+    if isinstance(reason, ConnectionError):
+        return f"{url}: no HTTP server answers there; of a broker's binary port write pulsar://HOST:PORT"
     return f"{url}: {reason}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 STARTED_S = time.monotonic()
@@ -32,8 +32,12 @@ class Parser(argparse.ArgumentParser):
         """What standard error gets of a request that failed."""
         return f"{command}: {error}"
 
-    def __init__(self, prog: str, description: str) -> None:
+    def __init__(
+        self, prog: str, description: str, taken_by: Callable[[str], str | None] = lambda _: None
+    ) -> None:
+        """`taken_by` names the command that takes a flag which this one does not; None: there is none."""
         super().__init__(prog=prog, description=description, allow_abbrev=False)
+        self._taken_by = taken_by
 
     def error(self, message: str) -> NoReturn:
         print(f"{self.prog}: {message}\nTry '{self.prog} --help'.", file=sys.stderr)
@@ -68,7 +72,9 @@ class Parser(argparse.ArgumentParser):
         texts = []
         for given in unknown:
             near = difflib.get_close_matches(given.partition("=")[0], flags, n=1)
-            if given.startswith("-"):
+            if given.startswith("-") and (other := self._taken_by(given.partition("=")[0])):
+                texts.append(f"unknown flag {given} ('{other}' takes it)")
+            elif given.startswith("-"):
                 texts.append(f"unknown flag {given}" + (f" (did you mean {near[0]}?)" if near else ""))
             else:
                 texts.append(f"unexpected argument {given!r}")

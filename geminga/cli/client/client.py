@@ -6,6 +6,7 @@ It does not reconnect: a command line tells its user that the broker went away, 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import AsyncIterator
 
 import trio
@@ -17,9 +18,11 @@ from geminga.cli.client.errors import ClientError, Refused
 from geminga.cli.client.producer import Producer
 from geminga.client.lookup import REDIRECTS_MAX, Lookup
 from geminga.errors import ServerError
+from geminga.names import TopicName
 from geminga.wire import client_commands
 from geminga.wire import pulsar_pb2 as pb
 
+_PARTITION = re.compile(r"-partition-\d+$")
 SUBSCRIPTION_TYPES = {
     "exclusive": pb.CommandSubscribe.Exclusive,
     "shared": pb.CommandSubscribe.Shared,
@@ -48,11 +51,24 @@ class Client:
         without making the topic.
         """
         connection = await self._connection(self._url)
-        answer = await connection.request(
-            lambda number: client_commands.partitioned_metadata(number, topic, create=create)
-        )
+        try:
+            answer = await connection.request(
+                lambda number: client_commands.partitioned_metadata(number, topic, create=create)
+            )
+        except Refused as error:
+            if error.code != ServerError.TOPIC_NOT_FOUND:
+                raise
+            raise ClientError(f"{error}{await self._hint(topic)}") from None
         count = answer.partitions
         return [f"{topic}-partition-{index}" for index in range(count)] if count else [topic]
+
+    async def _hint(self, topic: str) -> str:
+        """Which topic was probably meant by one that does not exist."""
+        from geminga.cli.arguments import guesses
+
+        name = TopicName.parse(topic)
+        known = {_PARTITION.sub("", known) for known in await self.topics(str(name.namespace))}
+        return guesses.name(str(name), known)
 
     async def _owner(self, topic: str) -> Connection:
         lookup = Lookup(topic)

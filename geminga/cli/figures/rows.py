@@ -137,15 +137,19 @@ def _add(found: dict[str, dict[str, Any]], topic: str, figures: dict[str, float]
 
 
 def with_unloaded(found: list[dict[str, Any]], names: Iterable[str]) -> list[dict[str, Any]]:
-    """The rows of these topics, in the order of their names; those that are not loaded have no figures."""
+    """The rows of these topics, in the order of their names; those that are not loaded have no figures but
+    the number of their partitions.
+    """
     by_name = {row["topic"]: row for row in found}
     wanted: dict[str, dict[str, Any]] = {}
+    parts: dict[str, int] = {}
     for name in sorted(names):
         whole = whole_name(name)
         if whole not in wanted:
-            empty = {"topic": whole, "shown": short_name(whole), "partitions": None}
-            wanted[whole] = by_name.get(whole, empty)
-    return list(wanted.values())
+            wanted[whole] = by_name.get(whole, {"topic": whole, "shown": short_name(whole)})
+        if whole != name:
+            parts[whole] = parts.get(whole, 0) + 1
+    return [{**row, "partitions": parts.get(whole)} for whole, row in wanted.items()]
 
 
 def in_order(found: list[dict[str, Any]], sort: str, *, is_reversed: bool = False) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from geminga.cli.verbs.rows.policy_flags import NAMESPACE_VERBS
 from geminga.cli.verbs.rows.running import run_group
 from geminga.cli.verbs.rows.values import many, mapping, names, pairs
 from geminga.cli.verbs.rows.verb import Flags, Verb, flag, path_of, quoted, switch
+from geminga.cli.verbs.topic_actions import namespaces
 
 NAMESPACE = "namespaces/{namespace}"
 ACTIONS = ("produce", "consume", "functions", "sources", "sinks", "packages")
@@ -38,6 +39,12 @@ def actions(flags: Flags) -> list[str]:
         if action not in ACTIONS:
             raise RequestFailed(f"Illegal auth action '{action}'. Possible values: {', '.join(ACTIONS)}")
     return list(flags.actions)
+
+
+def _list(admin: Admin, flags: Flags) -> Any:
+    if flags.tenant is None:
+        return namespaces(admin)
+    return admin.call("GET", path_of("namespaces/{tenant}", flags))
 
 
 def _place(flags: Flags) -> str:
@@ -81,7 +88,9 @@ def _split(admin: Admin, flags: Flags) -> None:
 
 
 VERBS = {
-    "list": Verb("list a tenant's namespaces", "GET", "namespaces/{tenant}"),
+    "list": Verb(
+        "list a tenant's namespaces, or all", "GET", "namespaces/{tenant}", run=_list, takes_all=True
+    ),
     "create": Verb(
         "create a namespace",
         "PUT",

@@ -10,7 +10,7 @@ from typing import Any
 
 from geminga.cli.admin.admin_http import Admin, Raw, RequestFailed, partition_of, topic_path
 from geminga.cli.verbs.rows.values import LATEST, mapping
-from geminga.cli.verbs.rows.verb import Flags, path_of, quoted
+from geminga.cli.verbs.rows.verb import SUBJECTS, Flags, path_of, quoted
 from geminga.names import TopicName
 
 DOMAINS = ("persistent", "non_persistent")
@@ -22,13 +22,26 @@ OFFLOADING = ("Offload has not been run for {} since broker startup", "Offload i
 
 
 def listed(admin: Admin, flags: Flags, path: str, bundle: str | None = None) -> list[str]:
-    """Names of topics of one domain, or of both."""
+    """Names of topics of one domain, or of both; without a namespace those of all."""
     only = getattr(flags, "topic_domain", None)
     found: list[str] = []
-    for domain in DOMAINS if only is None else (only,):
-        place = path_of(f"{domain.replace('_', '-')}/{{namespace}}", flags)
-        found += admin.call("GET", place + path, bundle=bundle, includeSystemTopic=flags.include_system_topic)
+    for namespace in namespaces(admin) if flags.namespace is None else (flags.namespace,):
+        for domain in DOMAINS if only is None else (only,):
+            place = f"/admin/v2/{domain.replace('_', '-')}/{namespace_part(namespace)}{path}"
+            found += admin.call("GET", place, bundle=bundle, includeSystemTopic=flags.include_system_topic)
     return found
+
+
+def namespaces(admin: Admin) -> list[str]:
+    """All there are."""
+    tenants = admin.call("GET", "/admin/v2/tenants")
+    return [
+        name for tenant in tenants for name in admin.call("GET", f"/admin/v2/namespaces/{quoted(tenant)}")
+    ]
+
+
+def namespace_part(text: str) -> str:
+    return SUBJECTS["namespace"].path_of(text)
 
 
 def properties_or_none(flags: Flags) -> dict[str, str] | None:

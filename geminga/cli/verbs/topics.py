@@ -10,6 +10,7 @@ from typing import Any
 
 from geminga.cli.admin.admin_http import Admin, RequestFailed
 from geminga.cli.arguments.options import count, positive, time_ms
+from geminga.cli.arguments.parser import Parser
 from geminga.cli.show.output import show_rows
 from geminga.cli.verbs import topic_actions as actions
 from geminga.cli.verbs.brokers import pair_lines
@@ -63,9 +64,12 @@ STATS_QUERY = {
 
 
 def _list(admin: Admin, flags: Flags) -> Any:
-    """Names into a pipe; on a terminal, or where they are asked for, a line of figures for each topic."""
+    """Names into a pipe, and as pulsar-admin; on a terminal, or where they are asked for, a line of figures
+    for each topic.
+    """
     found = actions.listed(admin, flags, "", bundle=flags.bundle)
-    if not (flags.json or flags.long or sys.stdout.isatty()):
+    for_people = sys.stdout.isatty() and flags.program == Parser.PROGRAM
+    if not (flags.json or flags.long or for_people):
         return found
     from geminga.cli.figures import rows
     from geminga.cli.figures.scrape import scrape
@@ -73,7 +77,7 @@ def _list(admin: Admin, flags: Flags) -> Any:
     known = rows.with_unloaded(rows.rows(scrape(admin.url), with_system=True), found)
     if flags.json:
         return [rows.public(row) for row in known]
-    show_rows(rows.COLUMNS, known, as_json=False, nothing=f"{flags.namespace} has no topics")
+    show_rows(rows.COLUMNS, known, as_json=False, nothing=f"{flags.namespace or 'the broker'} has no topics")
     return None
 
 
@@ -108,7 +112,7 @@ def _enabled(flags: Flags) -> bool:
 
 TOPIC_VERBS = {
     "list": Verb(
-        "list a namespace's topics",
+        "list a namespace's topics, or all",
         "GET",
         "persistent/{namespace}",
         (
@@ -118,13 +122,15 @@ TOPIC_VERBS = {
             switch("--long", "-l", help="rates, backlog and clients, into a pipe as well"),
         ),
         run=_list,
+        takes_all=True,
     ),
     "list-partitioned-topics": Verb(
-        "list a namespace's partitioned topics",
+        "list a namespace's partitioned topics, or all",
         "GET",
         "persistent/{namespace}/partitioned",
         (SYSTEM,),
         run=lambda admin, flags: actions.listed(admin, flags, "/partitioned"),
+        takes_all=True,
     ),
     "create": _verb("create a topic", "PUT", "", METADATA, body=actions.properties_or_none),
     "create-partitioned-topic": _verb(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from geminga.cli.admin.admin_http import SECONDS_MAX, Admin, RequestFailed
@@ -31,11 +31,17 @@ def run_group(group: str, verbs: Mapping[str, Verb], kind: type[Parser], argumen
     if verb is None:
         print(_unknown(program, arguments[0], verbs), file=sys.stderr)
         return EXIT_USAGE
-    flags = parser_of(kind, f"{program} {arguments[0]}", verb).parse_strictly(arguments[1:])
+    parser = parser_of(kind, f"{program} {arguments[0]}", verb, _takers(program, arguments[0], verbs))
+    flags = parser.parse_strictly(arguments[1:])
     try:
-        answer = ask(Admin(flags.admin_url, seconds_max=flags.request_timeout), verb, flags)
+        admin = Admin(flags.admin_url, seconds_max=flags.request_timeout)
+        answer = ask(admin, verb, flags)
     except (RequestFailed, InvalidName) as error:
-        print(kind.failure(f"{program} {arguments[0]}", error), file=sys.stderr)
+        print(kind.failure(f"{program} {arguments[0]}", error), end="", file=sys.stderr)
+        print(
+            _hint(admin, error, flags) if kind is Parser and isinstance(error, RequestFailed) else "",
+            file=sys.stderr,
+        )
         return EXIT_FAILED
     if flags.json:
         show_json(answer)
@@ -44,11 +50,37 @@ def run_group(group: str, verbs: Mapping[str, Verb], kind: type[Parser], argumen
     return EXIT_OK
 
 
-def parser_of(kind: type[Parser], program: str, verb: Verb) -> Parser:
+def _takers(program: str, asked: str, verbs: Mapping[str, Verb]) -> Callable[[str], str | None]:
+    def taker(given: str) -> str | None:
+        from geminga.cli.arguments import guesses
+
+        flags_of = {name: [text for names, _ in verb.flags for text in names] for name, verb in verbs.items()}
+        # A letter means another thing with each verb; only a whole word says what is wanted.
+        found = guesses.verb_with(given, asked, flags_of) if given.startswith("--") else None
+        return None if found is None else f"{program} {found}"
+
+    return taker
+
+
+def _hint(admin: Admin, error: RequestFailed, flags: Flags) -> str:
+    """For a topic, namespace or tenant that is not there the name that was probably meant."""
+    from geminga.cli.verbs import near
+
+    return near.hint(admin, error, flags)
+
+
+def parser_of(
+    kind: type[Parser], program: str, verb: Verb, taken_by: Callable[[str], str | None] = lambda _: None
+) -> Parser:
     """What reads the verb's own flags, and those that pulsar-admin takes before the verb."""
-    parser = kind(prog=program, description=verb.text)
+    parser = kind(prog=program, description=verb.text, taken_by=taken_by)
     for name in subjects_of(verb):
-        parser.add_argument(name, metavar=SUBJECTS[name].metavar)
+        if verb.takes_all:
+            parser.add_argument(
+                name, metavar=SUBJECTS[name].metavar, nargs="?", help="(default: all there are)"
+            )
+        else:
+            parser.add_argument(name, metavar=SUBJECTS[name].metavar)
     own = {name for names, _ in verb.flags for name in names}
     for names, options in verb.flags:
         parser.add_argument(*names, **options)
@@ -56,6 +88,7 @@ def parser_of(kind: type[Parser], program: str, verb: Verb) -> Parser:
         parser.add_argument("--json", action="store_true", help="print the whole answer as one JSON document")
     else:
         parser.set_defaults(json=False)
+    parser.set_defaults(program=kind.PROGRAM)
     parser.add_argument(
         *(name for name in URL_FLAGS if name not in own),
         dest="admin_url",
@@ -107,8 +140,6 @@ def show(answer: Any) -> None:
 
 
 def _unknown(program: str, given: str, verbs: Mapping[str, Verb]) -> str:
-    import difflib
+    from geminga.cli.arguments import guesses
 
-    near = difflib.get_close_matches(given, verbs, n=1)
-    hint = f" Did you mean {near[0]}?" if near else ""
-    return f"{program}: unknown verb {given!r}.{hint} Try '{program} --help'."
+    return f"{program}: unknown verb {given!r}.{guesses.verb(given, verbs)} Try '{program} --help'."

@@ -53,6 +53,9 @@ class Verb(NamedTuple):
     `flags.json` the whole of it, not worded for people.
     """
 
+    takes_all: bool = False
+    """Its subject may be left out: `run` then gets None, and answers of all there are."""
+
     @property
     def reads(self) -> bool:
         """Changes nothing and has an answer; `--json` prints it as one document."""
