@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from geminga.cli.admin import delayed_verify
-from geminga.cli.admin.admin_http import RequestFailed, unreachable
+from geminga.cli.admin.admin_http import Admin, RequestFailed, topic_path, unreachable
 from geminga.cli.admin.delayed_text import (
     bucket_lines,
     content_lines,
@@ -56,7 +56,7 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
     def action(name: str, text: str) -> argparse.ArgumentParser:
         made = actions.add_parser(name, help=text, description=text)
         made.add_argument("topic")
-        made.add_argument("-s", "--subscription", required=True)
+        made.add_argument("-s", "--subscription", help="may be left out if the topic has only one")
         add_web_url(made)
         made.add_argument("--json", action="store_true", help="as the broker answers")
         return made
@@ -106,10 +106,20 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
     delayed_verify.add_to(actions)
     flags = parser.parse_strictly(arguments)
     try:
+        if "subscription" in flags and flags.subscription is None and flags.action != "verify":
+            flags.subscription = _only_subscription(flags)
         return _ACTIONS.get(flags.action, _damage)(flags)
     except (Refused, RequestFailed, InvalidName, ValueError) as error:
         print(f"geminga delayed {flags.action}: {error}", file=sys.stderr)
         return EXIT_FAILED
+
+
+def _only_subscription(flags: argparse.Namespace) -> str:
+    """The topic's, if there is one; else the user has to choose."""
+    found: list[str] = Admin(flags.url).call("GET", f"{topic_path(flags.topic)}/subscriptions")
+    if len(found) != 1:
+        raise Refused(f"give a subscription with -s; the topic has {', '.join(sorted(found)) or 'none'}")
+    return found[0]
 
 
 def _ask(

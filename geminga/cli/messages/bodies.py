@@ -25,14 +25,14 @@ class Bodies:
     """Makes bodies as the flags say. Raises `CannotEncode` for what is no value of its schema."""
 
     def __init__(self, flags: argparse.Namespace) -> None:
-        self._value = schemas.parsed(flags.value_schema)
+        self._value = schemas.parsed(_definition(flags.value_schema))
         self._key_text: str | None = flags.key
         self._is_separated = flags.key_value_encoding == "separated"
         self._key: bytes | None = None
         self.schema: Schema | None = self._value
         """What to register with the topic; None: bytes."""
         if flags.key_value_encoding is not None:
-            key_schema = schemas.parsed(flags.key_schema)
+            key_schema = schemas.parsed(_definition(flags.key_schema))
             self.schema = schemas.key_value_schema(key_schema, self._value, separated=self._is_separated)
             if flags.key_value_key_file is not None:
                 self._key = schemas.checked(key_schema, _content(flags.key_value_key_file))
@@ -57,6 +57,17 @@ class Bodies:
         return Body(schemas.inline(self._key, payload), self._key_text)
 
 
+def split_key(line: bytes, separator: str | None) -> tuple[str | None, bytes]:
+    """The key that stands before the separator, and the rest. Raises `ClientError` if there is none."""
+    if not separator:
+        return None, line
+    key, found, rest = line.partition(separator.encode())
+    if not found:
+        shown = line[:40].decode(errors="backslashreplace")
+        raise ClientError(f"a line has no key: {shown!r} without {separator!r}")
+    return key.decode(errors="backslashreplace"), rest
+
+
 def texts(flags: argparse.Namespace) -> list[str]:
     """The messages that were given as texts."""
     if flags.separator is None:
@@ -77,6 +88,12 @@ def files(flags: argparse.Namespace) -> Iterator[bytes]:
     for given in flags.file:
         for name in [given] if os.path.exists(given) else given.split(","):
             yield _content(name)
+
+
+def _definition(given: str) -> str:
+    """A schema as it was given, with the content of the file that it names."""
+    kind, _, name = given.partition(":@")
+    return f"{kind}:{_content(name).decode(errors='replace')}" if name else given
 
 
 def _content(name: str) -> bytes:

@@ -42,7 +42,6 @@ def parser(kind: type[Parser], dialect: Dialect = GEMINGA) -> Parser:
         "-s",
         "--subscription",
         "--subscription-name",
-        required=True,
         help="name of the subscription; made if it does not exist",
     )
     add(
@@ -154,6 +153,13 @@ def received_enough(flags: argparse.Namespace, printed: int) -> int:
 def run(kind: type[Parser], arguments: Sequence[str], dialect: Dialect = GEMINGA) -> int:
     """The whole command; returns its exit code."""
     flags = parser(kind, dialect).parse_strictly(arguments)
+    if flags.subscription is None:
+        print(
+            f"{dialect.prog} consume: give the name of a subscription with -s; it is made if there is none. "
+            f"Without one: {dialect.prog} read {flags.topic}",
+            file=sys.stderr,
+        )
+        return EXIT_USAGE
     if flags.encryption_key_value:
         print(
             f"{dialect.prog} consume: this command does not decrypt; a client library does", file=sys.stderr
@@ -168,16 +174,23 @@ def run(kind: type[Parser], arguments: Sequence[str], dialect: Dialect = GEMINGA
     return run_until_done(
         "consume",
         consume,
-        lambda: summary(dialect, printer.printed, "consumed"),
+        lambda: summary(
+            dialect,
+            printer.printed,
+            "consumed",
+            begins_late=flags.start == "latest" and flags.timeout is not None,
+        ),
         dialect=dialect.prog,
         summary_on_stdout=dialect.counts_on_stdout,
     )
 
 
-def summary(dialect: Dialect, printed: int, verb: str) -> str:
-    return (
-        f"{printed} messages successfully {verb}" if dialect.counts_on_stdout else counted(printed, "message")
-    )
+def summary(dialect: Dialect, printed: int, verb: str, *, begins_late: bool = False) -> str:
+    """`begins_late`: a subscription that was new began behind all messages."""
+    if dialect.counts_on_stdout:
+        return f"{printed} messages successfully {verb}"
+    hint = "; a new subscription begins at the end, with --from earliest at the start"
+    return counted(printed, "message") + (hint if begins_late and not printed else "")
 
 
 class _PastTheEnd(Exception):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import trio
 
 from geminga.cli.admin.admin_http import Admin, topic_path
-from geminga.cli.arguments.options import add_url, counted, duration_ms, positive, run_until_done
+from geminga.cli.arguments.options import add_url, count, counted, duration_ms, positive, run_until_done
 from geminga.cli.arguments.parser import EXIT_NOTHING, EXIT_OK, Parser
 from geminga.cli.client.addresses import web_url
 from geminga.cli.client.client import open_client
@@ -65,7 +65,15 @@ def parser(kind: type[Parser]) -> Parser:
     )
     add = made.add_argument
     add("topic", help="persistent://tenant/namespace/name, or a name in public/default")
+    add(
+        "at",
+        nargs="?",
+        type=start_position,
+        metavar="POSITION",
+        help="the message with this id, ledger:entry; as --from",
+    )
     add("-n", "--count", type=positive, default=1, help="how many messages (default: 1)")
+    add("--skip", type=count, default=0, metavar="N", help="pass over the first N: --skip 2 shows the third")
     add("-s", "--subscription", help="those that this subscription has not acknowledged")
     add(
         "--from",
@@ -91,6 +99,7 @@ def parser(kind: type[Parser]) -> Parser:
 def run(kind: type[Parser], arguments: Sequence[str]) -> int:
     """The whole command; returns its exit code."""
     flags = parser(kind).parse_strictly(arguments)
+    flags.start = flags.start if flags.at is None else flags.at
     shown: list[Decoded] = []
 
     async def peek() -> int:
@@ -103,6 +112,7 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
 async def _peek(flags: argparse.Namespace, shown: list[Decoded]) -> None:
     async with open_client(flags.url) as client:
         names = await client.partitions(flags.topic, create=False)
+        passed_over = iter(range(flags.skip))
         for name in names:
             if len(shown) >= flags.count:
                 return
@@ -111,14 +121,17 @@ async def _peek(flags: argparse.Namespace, shown: list[Decoded]) -> None:
                 acknowledged = await trio.to_thread.run_sync(_acknowledged, flags, name)
             start = flags.start if acknowledged is None else max(flags.start, acknowledged.mark_delete)
             async with trio.open_nursery() as nursery:
-                accept = _Accept(flags, shown, acknowledged)
+                accept = _Accept(flags, shown, acknowledged, passed_over)
                 limits = Limits(flags.count - len(shown), flags.timeout)
                 receiving = Receiving(nursery, limits, Values(client, is_raw=flags.raw), accept)
-                receiving.add(
-                    await open_reader(
-                        client, name, start, inclusive=True, follows=False, queue_messages=QUEUE_MESSAGES
-                    )
+                opened = await open_reader(
+                    client, name, start, inclusive=True, follows=False, queue_messages=QUEUE_MESSAGES
                 )
+                if opened.last is not None and opened.last < start:
+                    await opened.consumer.close()  # nothing is there, and nothing will come
+                    nursery.cancel_scope.cancel()
+                    continue
+                receiving.add(opened)
                 await receiving.run(acknowledges=False)
                 nursery.cancel_scope.cancel()
                 with trio.CancelScope(shield=True):
@@ -139,16 +152,24 @@ def _acknowledged(flags: argparse.Namespace, topic: str) -> Acknowledged:
 
 class _Accept:
     def __init__(
-        self, flags: argparse.Namespace, shown: list[Decoded], acknowledged: Acknowledged | None
+        self,
+        flags: argparse.Namespace,
+        shown: list[Decoded],
+        acknowledged: Acknowledged | None,
+        passed_over: Iterator[int],
     ) -> None:
+        """`passed_over` has an item for each message that is yet to be passed over."""
         self._flags = flags
         self._shown = shown
         self._acknowledged = acknowledged
         self._now_ms = RealClock().now_ms()
+        self._passed_over = passed_over
 
     def __call__(self, decoded: Decoded) -> bool:
         at = (decoded.message.ledger_id, decoded.message.entry_id)
         if self._acknowledged is not None and at in self._acknowledged:
+            return False
+        if next(self._passed_over, None) is not None:
             return False
         self._shown.append(decoded)
         if self._flags.json:

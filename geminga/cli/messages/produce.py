@@ -23,6 +23,7 @@ from geminga.cli.arguments.options import (
 from geminga.cli.arguments.pace import Pace
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_USAGE, Parser
 from geminga.cli.client.client import open_client
+from geminga.cli.client.errors import ClientError
 from geminga.cli.client.message import Position
 from geminga.cli.client.producer import Attributes, OnReceipt, Producer
 from geminga.cli.messages import bodies
@@ -41,6 +42,8 @@ def parser(kind: type[Parser], dialect: Dialect = GEMINGA) -> Parser:
     made = kind(prog=f"{dialect.prog} produce", description="Publish messages to a topic.")
     add = made.add_argument
     add("topic", help="persistent://tenant/namespace/name, or a name in public/default")
+    if dialect is GEMINGA:
+        add("text", nargs="?", metavar="MESSAGE", help="a message, as with --message")
     add("-m", "--message", "--messages", action="append", default=[], help="a message; may be repeated")
     add(
         "-f",
@@ -68,6 +71,11 @@ def parser(kind: type[Parser], dialect: Dialect = GEMINGA) -> Parser:
         help=f"cut each --message here (default: {dialect.separator or 'nowhere'})",
     )
     add("-k", "--key", help="key of every message")
+    add(
+        "--key-separator",
+        metavar="TEXT",
+        help="of each line of standard input what stands before it is the key",
+    )
     add(
         "-p",
         "--property",
@@ -116,8 +124,15 @@ def _add_packing(made: Parser) -> None:
 
 def _add_schemas(made: Parser) -> None:
     add = made.add_argument
-    known = f"bytes, {', '.join(schemas.NAMED)}, avro:DEFINITION, json:DEFINITION"
-    add("-vs", "--value-schema", default="bytes", metavar="SCHEMA", help=f"{known} (default: bytes)")
+    known = f"bytes, {', '.join(schemas.NAMED)}, avro:DEFINITION, json:DEFINITION, avro:@FILE, json:@FILE"
+    add(
+        "-vs",
+        "--value-schema",
+        "--schema",
+        default="bytes",
+        metavar="SCHEMA",
+        help=f"{known} (default: bytes)",
+    )
     add(
         "-ks",
         "--key-schema",
@@ -140,9 +155,18 @@ def run(kind: type[Parser], arguments: Sequence[str], dialect: Dialect = GEMINGA
     """The whole command; returns its exit code."""
     flags = parser(kind, dialect).parse_strictly(arguments)
     name = f"{dialect.prog} produce"
+    if dialect is GEMINGA and flags.text is not None:
+        flags.message.append(flags.text)
     has_texts = bool(flags.message or flags.file)
     if sum((has_texts, flags.stdin, flags.size is not None)) != 1:
-        print(f"{name}: give one of --message, --stdin or --size", file=sys.stderr)
+        print(
+            f"{name}: give one of --message TEXT, --file FILE, --stdin (a message for each line) or "
+            "--size BYTES",
+            file=sys.stderr,
+        )
+        return EXIT_USAGE
+    if flags.key_separator and not flags.stdin:
+        print(f"{name}: --key-separator is of the lines of --stdin", file=sys.stderr)
         return EXIT_USAGE
     if flags.encryption_key_name or flags.encryption_key_value:
         print(f"{name}: this command does not encrypt; a client library does", file=sys.stderr)
@@ -150,7 +174,7 @@ def run(kind: type[Parser], arguments: Sequence[str], dialect: Dialect = GEMINGA
     try:
         made = Bodies(flags)
         ready = [made.of_text(text) for text in bodies.texts(flags)]
-    except CannotEncode as error:
+    except (CannotEncode, ClientError) as error:
         print(f"{name}: {error}", file=sys.stderr)
         return EXIT_FAILED
     sending = _Sending(flags, dialect, made, ready)
@@ -261,7 +285,9 @@ class _Sending:
             is_text = flags.value_schema != "bytes"
             async with contextlib.aclosing(_lines()) as lines:
                 async for line in lines:
-                    yield self._bodies.of_text(line.decode()) if is_text else self._bodies.of_bytes(line)
+                    key, line = bodies.split_key(line, flags.key_separator)
+                    body = self._bodies.of_text(line.decode()) if is_text else self._bodies.of_bytes(line)
+                    yield body if key is None else body._replace(key=key, is_key_base64=False)
             return
         ready = self._ready
         if flags.size is not None:

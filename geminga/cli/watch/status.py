@@ -16,8 +16,8 @@ from geminga.cli.figures.rows import rows
 from geminga.cli.figures.scrape import scrape
 from geminga.cli.show.numbers import age_text, bytes_text, count_text, rate_text, share_text
 from geminga.cli.show.output import show_json, show_lines, style, terminal_width
-from geminga.cli.show.table import pairs
-from geminga.cli.show.text import cut_end, escaped
+from geminga.cli.show.table import GAP, pairs
+from geminga.cli.show.text import escaped
 from geminga.cli.watch import places
 
 EXIT_STOPPED = 3
@@ -213,19 +213,26 @@ def described(found: dict[str, Any]) -> list[str]:
         known += _traffic(found)
     if "data_directory" in found:
         known += _places(found)
-    lines += pairs(known, width=width)
-    lines += [_cut(f"note: {note}", width) for note in found.get("notes", ())]
+    longest = max((len(name) for name, _ in known), default=0) + len(GAP)
+    lines += [line for pair in pairs(known) for line in _wrapped(pair, longest, width)]
+    lines += [
+        line for note in found.get("notes", ()) for line in _wrapped(f"note: {escaped(note)}", 6, width)
+    ]
     for problem in found["wrong"]:
-        line = _cut(f"wrong: {problem}", None)
+        line = escaped(f"wrong: {problem}")
         lines.append(f"{look.alarm}{line}{look.end}" if look.alarm else line)
-    if not found["wrong"]:
+    if found["running"] and not found["wrong"]:
         lines.append("nothing is wrong")
     return lines
 
 
-def _cut(line: str, width: int | None) -> str:
-    line = escaped(line)
-    return line if width is None else cut_end(line, width)
+def _wrapped(line: str, indent: int, width: int | None) -> list[str]:
+    """A line in as many as a terminal needs, so that nothing of it is lost."""
+    if width is None:
+        return [line]
+    import textwrap
+
+    return textwrap.wrap(line, max(width, indent + 20), subsequent_indent=" " * indent)
 
 
 def _traffic(found: dict[str, Any]) -> list[tuple[str, str]]:

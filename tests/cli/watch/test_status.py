@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from geminga.cli.main import main
-from geminga.cli.watch import places
+from geminga.cli.watch import places, status
 from tests.e2e.broker_process import BrokerProcess
 
 
@@ -42,6 +42,7 @@ def test_a_broker_and_its_directory_running_and_stopped(
     text = capfd.readouterr().out
     assert text.startswith("no broker runs; start one: geminga standalone\n")
     assert "journal" in text
+    assert "nothing is wrong" not in text
 
 
 def test_what_is_wrong_is_told_and_is_no_success(
@@ -65,3 +66,14 @@ def test_a_note_of_damage_beside_an_index_is_wrong(tmp_path: Path) -> None:
     assert found.index_damaged
     assert found.is_data_directory
     assert not found.is_served
+
+
+def test_a_narrow_terminal_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "terminal_width", lambda: 40)
+    names = "a backlog without a consumer: orders (12,345), invoices (77), mail (3)"
+    found = {"running": True, "wrong": [], "notes": [names], "service_url": "u" * 50, "web_url": "http://h"}
+    lines = status.described(found)
+    assert max(len(line) for line in lines if "uu" not in line) <= 40
+    assert " ".join(
+        line.strip() for line in lines if not line.startswith(("a ", "clients", "admin", "no"))
+    ).endswith("invoices (77), mail (3)")
