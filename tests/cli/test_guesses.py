@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -110,3 +111,35 @@ def test_lists_without_a_subject_are_of_all(
     assert main(["topics", "list", "public/default", "--json"]) == 0
     found = {row["topic"]: row for row in json.loads(capfd.readouterr().out)}
     assert found[f"persistent://public/default/{topic}"]["partitions"] == 3
+
+
+def test_a_partitioned_topic_is_taken_whole(
+    topic: str, web_url: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GEMINGA_WEB_URL", web_url)
+    for arguments in (
+        ["topics", "create-partitioned-topic", topic, "-p", "3"],
+        ["topics", "create-subscription", topic, "-s", "a"],
+        ["produce", topic, "--size", "10", "-n", "9", "-q", "--url", web_url],
+        ["topics", "clear-backlog", topic, "-s", "a"],
+        ["topics", "reset-cursor", topic, "-s", "a", "-m", "earliest"],
+    ):
+        assert main(arguments) == 0
+    capfd.readouterr()
+
+    def answer(*arguments: str) -> dict[str, Any]:
+        assert main(arguments) == 0
+        found: dict[str, Any] = json.loads(capfd.readouterr().out)
+        return found
+
+    parts = {f"persistent://public/default/{topic}-partition-{number}" for number in range(3)}
+    stats = answer("topics", "stats", topic)
+    assert (stats["msgInCounter"], stats["subscriptions"]["a"]["msgBacklog"]) == (9, 9)
+    assert set(answer("topics", "stats-internal", topic)["partitions"]) == parts
+    assert set(answer("topics", "last-message-id", topic)) == parts
+    assert sum(one["entries"] for one in answer("topics", "analyze-backlog", topic, "-s", "a").values()) == 9
+    assert failed(capfd, "topics", "skip", topic, "-s", "a", "-n", "1").endswith(f"{topic}-partition-0")
+    assert main(["pulsar-admin", "topics", "stats", topic]) == 1  # as the real one
+    capfd.readouterr()
+    assert main(["topics", "delete", topic, "--force"]) == 0
+    assert failed(capfd, "topics", "get-partitioned-topic-metadata", topic)

@@ -12,6 +12,7 @@ from geminga.errors import InvalidName
 from geminga.names import NamespaceName, TopicName
 
 NOT_FOUND = "404"
+PARTITIONED = "on a partitioned topic is not allowed"
 NOT_DYNAMIC = "Can't update non-dynamic configuration"
 
 
@@ -20,6 +21,8 @@ def hint(admin: Admin, error: RequestFailed, flags: Flags) -> str:
     try:
         if str(error) == NOT_DYNAMIC:
             return _of_setting(admin, flags.config)
+        if PARTITIONED in str(error) and flags.topic:
+            return f"; name one of them: {TopicName.parse(flags.topic)}-partition-0"
         if not error.status.startswith(NOT_FOUND):
             return ""
         if (topic := _given(flags, "topic", "of_topic")) is not None:
@@ -47,7 +50,7 @@ def _of_topic(admin: Admin, topic: TopicName, subscription: Any) -> str:
     if isinstance(subscription, str) and str(topic) in known:
         there: Sequence[str] = admin.call("GET", f"{base}/{quoted(topic.local)}/subscriptions")
         return guesses.name(subscription, there) or f"; it has {', '.join(sorted(there)) or 'none'}"
-    return guesses.name(str(topic), known)
+    return "" if str(topic) in known else guesses.name(str(topic), known)
 
 
 def _of_namespace(admin: Admin, namespace: NamespaceName) -> str:

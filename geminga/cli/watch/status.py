@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from geminga.cli.arguments.data_directory import default_data_dir
-from geminga.cli.arguments.options import DEFAULT_WEB_URL, default_web_url
+from geminga.cli.arguments.options import DEFAULT_WEB_URL, counted, default_web_url
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
 from geminga.cli.client.addresses import START_ONE, process_at, service_url, web_url
 from geminga.cli.client.errors import ClientError
@@ -237,10 +237,10 @@ def _wrapped(line: str, indent: int, width: int | None) -> list[str]:
 
 def _traffic(found: dict[str, Any]) -> list[tuple[str, str]]:
     per_second = f"{rate_text(found['rate_in'])}/s in, {rate_text(found['rate_out'])}/s out"
-    clients = f"{found['producers']} producers, {found['consumers']} consumers"
+    clients = f"{counted(found['producers'], 'producer')}, {counted(found['consumers'], 'consumer')}"
     if "connections" in found:
         clients += f", {count_text(found['connections'])} connections"
-    backlog = f"{count_text(found['backlog'])} messages"
+    backlog = f"{count_text(found['backlog'])} {'message' if found['backlog'] == 1 else 'messages'}"
     if found["delayed"]:
         backlog += f", {count_text(found['delayed'])} of them wait for their time"
     return [

@@ -35,7 +35,7 @@ def run_group(group: str, verbs: Mapping[str, Verb], kind: type[Parser], argumen
     flags = parser.parse_strictly(arguments[1:])
     try:
         admin = Admin(flags.admin_url, seconds_max=flags.request_timeout)
-        answer = ask(admin, verb, flags)
+        answer = _ask(admin, arguments[0], verbs, flags, whole=kind is Parser)
     except (RequestFailed, InvalidName) as error:
         print(kind.failure(f"{program} {arguments[0]}", error), end="", file=sys.stderr)
         print(
@@ -106,6 +106,27 @@ def parser_of(
         if name not in own:
             parser.add_argument(name, action="store_true", help=argparse.SUPPRESS)
     return parser
+
+
+def _ask(admin: Admin, name: str, verbs: Mapping[str, Verb], flags: Flags, *, whole: bool) -> Any:
+    """`ask`; with `whole` a partitioned topic is taken whole where the API refuses it."""
+    try:
+        return ask(admin, verbs[name], flags)
+    except RequestFailed as error:
+        if not whole:
+            raise
+        from geminga.cli.verbs.whole import NotWhole, ask_whole
+
+        def defaults(verb: Verb) -> Flags:
+            given = (
+                ["--subscription", ""] if any("--subscription" in names for names, _ in verb.flags) else []
+            )
+            return parser_of(Parser, "", verb).parse_strictly([flags.topic, *given])
+
+        try:
+            return ask_whole(admin, name, verbs, flags, ask, defaults)
+        except NotWhole:
+            raise error from None
 
 
 def ask(admin: Admin, verb: Verb, flags: Flags) -> Any:
