@@ -270,7 +270,14 @@ class _Connection:
         method = head.method.decode()
         target = head.target.decode("ascii", "replace")
         try:
-            request = Request(method, target, body, self._local_host, accepts_gzip=_accepts_gzip(head))
+            request = Request(
+                method,
+                target,
+                body,
+                self._local_host,
+                accepts_gzip=_accepts_gzip(head),
+                accept=_header(head, b"accept"),
+            )
             response = await self._application(request)
             if response.parts is not None:
                 return await self._with_first_part(response, response.parts)
@@ -369,6 +376,11 @@ def _accepts_gzip(head: h11.Request) -> bool:
             codings = [coding.strip() for coding in value.lower().split(b",")]
             return any(c == b"gzip" or (c.startswith(b"gzip;") and b"q=0" not in c) for c in codings)
     return False
+
+
+def _header(head: h11.Request, wanted: bytes) -> str:
+    """Empty if there is none; several are joined."""
+    return ",".join(value.decode("latin-1") for name, value in head.headers if name == wanted)
 
 
 def _phrase(status: int) -> bytes:

@@ -55,7 +55,7 @@ class MethodNotAllowed(PeerError):
 class Request:
     """One request, its body read. `parameters` come from the path, `query` from behind the question mark."""
 
-    __slots__ = ("accepts_gzip", "body", "local_host", "method", "parameters", "query", "segments")
+    __slots__ = ("accept", "accepts_gzip", "body", "local_host", "method", "parameters", "query", "segments")
 
     def __init__(
         self,
@@ -65,8 +65,9 @@ class Request:
         local_host: str = "localhost",
         *,
         accepts_gzip: bool = False,
+        accept: str = "",
     ) -> None:
-        """Raises `BadRequest` for a target that is no path."""
+        """`accept` is that header. Raises `BadRequest` for a target that is no path."""
         path, _, query = target.partition("?")
         if not path.startswith("/"):
             raise BadRequest("the request target must be a path")
@@ -88,6 +89,7 @@ class Request:
         self.query: dict[str, str] = dict(pairs)
         self.body = body
         self.accepts_gzip = accepts_gzip
+        self.accept = accept
         self.local_host = local_host
         self.parameters: Mapping[str, str] = {}
 

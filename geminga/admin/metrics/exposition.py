@@ -13,27 +13,52 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
-from geminga import __version__
 from geminga.admin.metrics import delayed as delayed_metrics
-from geminga.admin.metrics.bookie import Figure
+from geminga.admin.metrics.broker import broker_figures
 from geminga.admin.metrics.families import (
+    CONSUMER_FAMILIES,
+    CURSOR_FAMILIES,
+    EVICTIONS,
+    PRODUCER_FAMILIES,
     SUBSCRIPTION_FAMILIES,
     SUMMED_OVER_BROKER,
     TOPIC_FAMILIES,
     Family,
 )
+from geminga.admin.metrics.figures import Figure, one
+from geminga.admin.metrics.managed_ledgers import NamespaceLedgers, ledger_figures
+from geminga.admin.metrics.text import PLAIN, Format, labels_text, line, number
 from geminga.broker.flow.statistics import BrokerStatistics, TopicStatistics
 from geminga.names import TopicName
 
 LINES_MAX: Final = 500
 """Lines of a page that are written between two yields: some hundred microseconds."""
-SUBSCRIPTIONS_MAX: Final = 20
-"""Topics whose figures are collected between two yields."""
+ROWS_MAX: Final = 20
+"""Subscriptions and clients whose figures are collected between two yields."""
+SERIES_MAX: Final = 2_000_000
+"""Of topics, and all below these."""
 _BROKER_FAMILIES: Final = [
     (place, family) for place, family in enumerate(TOPIC_FAMILIES) if family.name in SUMMED_OVER_BROKER
 ]
+GBIT: Final = 1_000_000_000
+_ZERO: Final = number(0.0)
+
+
+class Levels(NamedTuple):
+    """How far down the page goes, and how topics are named."""
+
+    topics: bool = True
+    consumers: bool = False
+    producers: bool = False
+    cursors: bool = False
+    ledgers: bool = True
+    split_partition: bool = False
+    series_max: int = SERIES_MAX
+
+
+DEFAULT_LEVELS: Final = Levels()
 
 
 def exposition(
@@ -42,31 +67,24 @@ def exposition(
     figures: Sequence[Figure] = (),
     *,
     cluster: str,
-    topic_level: bool = True,
-    split_partition: bool = False,
+    host: str = "localhost",
+    levels: Levels = DEFAULT_LEVELS,
+    text: Format = PLAIN,
 ) -> Iterator[str]:
-    """The page of one scrape in Prometheus' text format, in slices; some are empty, where `topics` have a
-    None or more of them have to be looked at first. About 0.5 us for a series.
+    """The page of one scrape, in slices; some are empty, where `topics` have a None or more of them have to
+    be looked at first. About 0.4 us for a series.
     """
-    columns = Columns(cluster, topic_level=topic_level, split_partition=split_partition)
+    columns = Columns(cluster, host, levels, text)
     for topic in topics:
         if topic is None:
             yield ""
         else:
             for _ in columns.take(topic):
                 yield ""
-    yield "".join(_of_broker(columns, broker))
-    yield "".join(
-        line
-        for figure in figures
-        for line in _family(
-            figure.name,
-            figure.help,
-            ((_text(labels), value) for labels, value in figure.samples),
-            figure.kind,
-        )
-    )
+    drawn = [*broker_figures(broker, cluster, host, columns.topics), *columns.figures(), *figures]
+    yield "".join(piece for figure in drawn for piece in _figure(figure, text))
     yield from columns.pages()
+    yield text.end
 
 
 class _Rows:
@@ -86,51 +104,120 @@ class _Rows:
         for column, family in zip(self.values, self.families, strict=True):
             column[row] += family.read(source)
 
+    def columns(self) -> Iterator[tuple[Family, list[str], array[float]]]:
+        for family, column in zip(self.families, self.values, strict=True):
+            yield family, self.labels, column
+
 
 class Columns:
     """The figures of all topics, 8 bytes for each and the labels of each row."""
 
-    def __init__(self, cluster: str, *, topic_level: bool, split_partition: bool) -> None:
-        self.cluster = _text({"cluster": cluster})
+    def __init__(self, cluster: str, host: str, levels: Levels, text: Format) -> None:
+        self._host = host
+        self.cluster = labels_text({"cluster": cluster})
         self.topics = 0
         self.totals = [0.0] * len(TOPIC_FAMILIES)
-        self._topic_level = topic_level
-        self._split_partition = split_partition
+        self._plain_cluster = cluster
+        self._levels = levels
+        self._text = text
+        self._series = self._series_left_out = 0
+        self._traffic = {"in": [0.0, 0.0], "out": [0.0, 0.0]}
+        """Bytes, in and out: of topics that people use, of the broker's own."""
+        self._evictions = [0.0, 0.0]
         self._namespaces: dict[str, int] = {}
         """How many topics each has."""
+        self._ledgers: dict[str, NamespaceLedgers] = {}
         self._namespace_rows: dict[str, int] = {}
         """Where these are summed up."""
         self._rows = _Rows(TOPIC_FAMILIES)
         self._subscriptions = _Rows(SUBSCRIPTION_FAMILIES)
+        self._producers = _Rows(PRODUCER_FAMILIES)
+        self._consumers = _Rows(CONSUMER_FAMILIES)
+        self._cursors = _Rows(CURSOR_FAMILIES)
+        self._evicted: list[tuple[int, str, float]] = []
+        """Rows of topics that lost something to a quota, by its kind."""
         self._delayed: dict[tuple[str, str], tuple[array[int], array[float]]] = {}
         """By family and further labels: rows, and the figure of each."""
         self._delayed_rows: dict[tuple[str, str, int], int] = {}
         """Where namespaces are summed up: the place of each in its columns."""
 
     def take(self, topic: TopicStatistics) -> Iterator[None]:
-        """Yields after some of its subscriptions."""
+        """Yields after some of its subscriptions and clients."""
         name = TopicName.parse(topic.name)
         namespace = str(name.namespace)
         self.topics += 1
         self._namespaces[namespace] = self._namespaces.get(namespace, 0) + 1
         for place, family in _BROKER_FAMILIES:
             self.totals[place] += family.read(topic)
-        if not self._topic_level:
+        self._sum_over_broker(name, topic)
+        if self._levels.ledgers:
+            self._ledgers.setdefault(namespace, NamespaceLedgers()).add(topic)
+        if not self._levels.topics:
             self._sum_up(namespace, topic)
             return
+        series = self._series_of(topic)
+        if self._series + series > self._levels.series_max:
+            self._series_left_out += series
+            return
+        self._series += series
         labels = self._labels(namespace, name)
         self._rows.take(labels, topic)
-        for number, (subscription, statistics) in enumerate(topic.subscriptions.items(), 1):
-            self._subscriptions.take(f"{labels},{_text({'subscription': subscription})}", statistics)
-            if number % SUBSCRIPTIONS_MAX == 0:
-                yield
+        yield from self._take_below(labels, topic)
         row = len(self._rows.labels) - 1
+        for kind, count in zip(("size", "time"), topic.quota_evictions, strict=True):
+            if count:
+                self._evicted.append((row, kind, float(count)))
         for sample in delayed_metrics.samples_of_topic(topic):
             rows, values = self._delayed.setdefault(
-                (sample.name, _text(dict(sample.labels))), (array("q"), array("d"))
+                (sample.name, labels_text(dict(sample.labels))), (array("q"), array("d"))
             )
             rows.append(row)
             values.append(sample.value)
+        if self._levels.cursors:
+            path = f"{namespace}/persistent"
+            ledger = {"namespace": path, "ledger_name": f"{path}/{name.local}"}
+            for cursor in topic.cursors:
+                of_cursor = labels_text({**ledger, "cursor_name": cursor.name})
+                self._cursors.take(f"{self.cluster},{of_cursor}", cursor)
+
+    def _series_of(self, topic: TopicStatistics) -> int:
+        """About: what is there only sometimes is not counted."""
+        levels, subscriptions = self._levels, topic.subscriptions
+        series = len(TOPIC_FAMILIES) + len(subscriptions) * len(SUBSCRIPTION_FAMILIES)
+        if levels.consumers:
+            series += sum(len(s.consumers) for s in subscriptions.values()) * len(CONSUMER_FAMILIES)
+        if levels.producers:
+            series += len(topic.publishers) * len(PRODUCER_FAMILIES)
+        return series + len(topic.cursors) * len(CURSOR_FAMILIES)
+
+    def _take_below(self, labels: str, topic: TopicStatistics) -> Iterator[None]:
+        looked = 0
+        for subscription, statistics in topic.subscriptions.items():
+            of_subscription = f"{labels},{labels_text({'subscription': subscription})}"
+            self._subscriptions.take(of_subscription, statistics)
+            for consumer in statistics.consumers if self._levels.consumers else ():
+                mine = {"consumer_name": consumer.consumer_name, "consumer_id": str(consumer.consumer_id)}
+                self._consumers.take(f"{of_subscription},{labels_text(mine)}", consumer)
+                looked += 1
+                if looked % ROWS_MAX == 0:
+                    yield
+            looked += 1
+            if looked % ROWS_MAX == 0:
+                yield
+        for number_of, producer in enumerate(topic.publishers if self._levels.producers else (), 1):
+            its = {"producer_name": producer.producer_name, "producer_id": str(producer.producer_id)}
+            self._producers.take(f"{labels},{labels_text(its)}", producer)
+            if number_of % ROWS_MAX == 0:
+                yield
+
+    def _sum_over_broker(self, name: TopicName, topic: TopicStatistics) -> None:
+        own = name.local.startswith("__")
+        self._traffic["in"][own] += topic.bytes_in_counter
+        for subscription, statistics in topic.subscriptions.items():
+            of_broker = own or subscription.startswith("__")
+            self._traffic["out"][of_broker] += statistics.bytes_out_counter
+        for place, count in enumerate(topic.quota_evictions):
+            self._evictions[place] += count
 
     def _sum_up(self, namespace: str, topic: TopicStatistics) -> None:
         row = self._namespace_rows.get(namespace)
@@ -140,7 +227,7 @@ class Columns:
         else:
             self._rows.add(row, topic)
         for name, labels, value in delayed_metrics.samples_of_namespace(topic):
-            more = _text(dict(labels))
+            more = labels_text(dict(labels))
             rows, values = self._delayed.setdefault((name, more), (array("q"), array("d")))
             place = self._delayed_rows.setdefault((name, more, row), len(rows))
             if place == len(rows):
@@ -150,33 +237,81 @@ class Columns:
                 values[place] += value
 
     def _of_namespace(self, namespace: str) -> str:
-        return f"{self.cluster},{_text({'namespace': namespace})}"
+        return f"{self.cluster},{labels_text({'namespace': namespace})}"
 
     def _labels(self, namespace: str, name: TopicName) -> str:
         place = {"topic": str(name)}
-        if self._split_partition:
+        if self._levels.split_partition:
             place = {"topic": str(name.partitioned_name), "partition": str(name.partition_index)}
-        return f"{self._of_namespace(namespace)},{_text(place)}"
+        return f"{self._of_namespace(namespace)},{labels_text(place)}"
+
+    def figures(self) -> Iterator[Figure]:
+        """What all topics have together."""
+        labels = {"cluster": self._plain_cluster}
+        yield one("pulsar_broker_topics_count", "Loaded topics", self.topics, **labels)
+        for place, family in _BROKER_FAMILIES:
+            name = f"pulsar_broker_{family.name.removeprefix('pulsar_')}"
+            yield one(name, f"{family.help}, over all topics", self.totals[place], **labels)
+        for way, key in (("in", "system_topic"), ("out", "system_subscription")):
+            own = zip(("false", "true"), self._traffic[way], strict=True)
+            samples = [({**labels, key: is_own}, value) for is_own, value in own]
+            text = "Bytes published" if way == "in" else "Bytes delivered"
+            yield Figure(f"pulsar_broker_{way}_bytes_total", f"{text}, by loaded topics", samples)
+        kinds = zip(("size", "time"), self._evictions, strict=True)
+        yield Figure(
+            "pulsar_broker_storage_backlog_quota_exceeded_evictions_total",
+            f"{EVICTIONS.help}, over all topics",
+            [({**labels, "quota_type": kind}, value) for kind, value in kinds],
+        )
+        rates = {family.name: self.totals[place] for place, family in _BROKER_FAMILIES}
+        for way in ("in", "out"):
+            percent = rates[f"pulsar_throughput_{way}"] * 8 / GBIT * 100
+            text = "Shim: messages, in percent of 1 Gbit/s"
+            load = {**labels, "broker": self._host, "metric": "loadBalancing"}
+            yield one(f"pulsar_lb_bandwidth_{way}_usage", text, percent, **load)
+        if self._levels.ledgers:
+            yield from ledger_figures(self._ledgers, self._plain_cluster)
+        text = "Series of topics that this page leaves out, to have no more than gemingaMetricsSeriesMax"
+        yield one("geminga_metrics_series_dropped", text, self._series_left_out)
 
     def pages(self) -> Iterator[str]:
-        """All families, in slices."""
+        """All families of topics and below, in slices."""
         counts = [(self._of_namespace(name), float(count)) for name, count in self._namespaces.items()]
-        yield from _slices("pulsar_topics_count", "Loaded topics", counts or [(self.cluster, 0.0)])
-        for family, column in zip(TOPIC_FAMILIES, self._rows.values, strict=True):
-            samples: Iterable[tuple[str, float]] = zip(self._rows.labels, column, strict=True)
+        yield self._text.head("pulsar_topics_count", "Loaded topics", "gauge")
+        yield from _sliced(line("pulsar_topics_count", *each) for each in counts or [(self.cluster, 0.0)])
+        for family, labels, column in self._rows.columns():
             if not self.topics and family.name in SUMMED_OVER_BROKER:
                 # So that a dashboard sees that there is a broker, before there is a topic.
-                samples = [(self.cluster, 0.0)]
-            yield from _slices(family.name, family.help, samples)
-        if self._topic_level:
-            for family, column in zip(SUBSCRIPTION_FAMILIES, self._subscriptions.values, strict=True):
-                samples = zip(self._subscriptions.labels, column, strict=True)
-                yield from _slices(family.name, family.help, samples)
-        for name, text, kind, series in delayed_metrics.FAMILIES:
+                labels, column = [self.cluster], array("d", [0.0])
+            if labels:
+                yield self._text.head(family.name, family.help, "gauge")
+                yield from _lines(family.name, labels, column)
+        if self._evicted:
+            yield self._text.head(EVICTIONS.name, EVICTIONS.help, "gauge")
+            yield from _sliced(
+                line(EVICTIONS.name, f'{self._rows.labels[row]},quota_type="{kind}"', value)
+                for row, kind, value in self._evicted
+            )
+        yield from self._below_topics()
+        for name, help_text, kind, series in delayed_metrics.FAMILIES:
             if any(key[0] in (name, *series) for key in self._delayed):
-                yield _head(name, text, kind)
+                yield self._text.head(name, help_text, kind)
                 for sample in series or (name,):
-                    yield from _sliced(_line(sample, *found) for found in self._delayed_samples(sample))
+                    yield from _sliced(line(sample, *found) for found in self._delayed_samples(sample))
+
+    def _below_topics(self) -> Iterator[str]:
+        also = {family.name: (labels, column) for family, labels, column in self._consumers.columns()}
+        both = (self._subscriptions, self._producers, self._cursors)
+        for family, labels, column in (each for rows in both for each in rows.columns()):
+            if labels:
+                yield self._text.head(family.name, family.help, "gauge")
+                yield from _lines(family.name, labels, column)
+                if family.name in also:
+                    yield from _lines(family.name, *also.pop(family.name))
+        for family, labels, column in self._consumers.columns():
+            if labels and family.name in also:
+                yield self._text.head(family.name, family.help, "gauge")
+                yield from _lines(family.name, labels, column)
 
     def _delayed_samples(self, name: str) -> Iterator[tuple[str, float]]:
         for (family, labels), (rows, values) in self._delayed.items():
@@ -186,59 +321,32 @@ class Columns:
                     yield f"{self._rows.labels[row]}{tail}", value
 
 
-def _of_broker(columns: Columns, broker: BrokerStatistics) -> Iterator[str]:
-    cluster = columns.cluster
-    version = f"{cluster},{_text({'version': __version__, 'commit': ''})}"
-    yield from _family("pulsar_version_info", "Version of the broker", [(version, 1.0)])
-    yield from _family("pulsar_broker_topics_count", "Loaded topics", [(cluster, float(columns.topics))])
-    for place, family in _BROKER_FAMILIES:
-        name = f"pulsar_broker_{family.name.removeprefix('pulsar_')}"
-        yield from _family(name, f"{family.help}, over all topics", [(cluster, columns.totals[place])])
-    opened, closed = float(broker.connections_opened), float(broker.connections_closed)
-    labels = f"{cluster},{_text({'metric': 'broker_connection'})}"
-    for name, text, value in (
-        ("pulsar_active_connections", "Open connections", float(broker.active_connections)),
-        ("pulsar_connection_created_total_count", "Connections accepted", opened),
-        ("pulsar_connection_create_success_count", "Connections accepted", opened),
-        ("pulsar_connection_create_fail_count", "Connections refused", 0.0),
-        ("pulsar_connection_closed_total_count", "Connections closed", closed),
-    ):
-        yield from _family(name, text, [(labels, value)])
-
-
-def _slices(name: str, text: str, samples: Iterable[tuple[str, float]]) -> Iterator[str]:
-    yield from _sliced(_family(name, text, samples))
+def _lines(name: str, labels: Sequence[str], values: array[float]) -> Iterator[str]:
+    # Most of the time of a scrape is spent here: one expression for a slice, and the text of 0, which most
+    # figures of idle topics are, is not made again.
+    for start in range(0, len(values), LINES_MAX):
+        stop = start + LINES_MAX
+        yield "".join(
+            [
+                f"{name}{{{of}}} {repr(value) if value else _ZERO}\n"
+                for of, value in zip(labels[start:stop], values[start:stop], strict=True)
+            ]
+        )
 
 
 def _sliced(lines: Iterable[str]) -> Iterator[str]:
     taken: list[str] = []
-    for line in lines:
-        taken.append(line)
+    for each in lines:
+        taken.append(each)
         if len(taken) == LINES_MAX:
             yield "".join(taken)
             taken.clear()
     yield "".join(taken)
 
 
-def _family(name: str, text: str, samples: Iterable[tuple[str, float]], kind: str = "gauge") -> Iterator[str]:
-    yield _head(name, text, kind)
-    for labels, value in samples:
-        yield _line(name, labels, value)
-
-
-def _head(name: str, text: str, kind: str) -> str:
-    described = text.replace("\\", "\\\\").replace("\n", "\\n")
-    return f"# HELP {name} {described}\n# TYPE {name} {kind}\n"
-
-
-def _line(name: str, labels: str, value: float) -> str:
-    return f"{name}{{{labels}}} {float(value)!r}\n" if labels else f"{name} {float(value)!r}\n"
-
-
-def _text(labels: dict[str, str]) -> str:
-    """Without the braces."""
-    return ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+def _figure(figure: Figure, text: Format) -> Iterator[str]:
+    yield text.head(figure.name, figure.help, figure.kind)
+    for labels, value in figure.samples:
+        yield line(figure.name, labels_text(labels), value)
+    for ending, labels, value in figure.parts:
+        yield line(figure.name + ending, labels_text(labels), value)

@@ -1,9 +1,10 @@
-"""Pages of metrics: one is rendered at a time, and requests that arrive meanwhile share it.
+"""Pages of metrics: one of each format is rendered at a time, and requests that arrive meanwhile share it.
 
 The waiting requests render the page in slices, in turn, and it is kept compressed: some hundred bytes for a
-topic. There is no separate task, so rendering stops when no request waits for the page any more. Each request
-then sends the finished page at the pace of its own connection; pages that slow connections still hold are
-dropped, the oldest first, when they exceed `HELD_BYTES_MAX` together.
+topic. A thread compresses it, half a megabyte at once. There is no separate task, so rendering stops when no
+request waits for the page any more. Each request then sends the finished page at the pace of its own
+connection; pages that slow connections still hold are dropped, the oldest first, when they exceed
+`HELD_BYTES_MAX` together.
 """
 
 from __future__ import annotations
@@ -14,22 +15,33 @@ from typing import Final
 
 import trio
 
-from geminga.admin.metrics.bookie import Figure
+from geminga.admin.metrics.figures import Figure
 from geminga.errors import ServiceNotReady
 from geminga.limits import KIB, MIB
 
 HELD_BYTES_MAX: Final = 8 * MIB
 """Bound on the finished pages that are still being sent, not counting the newest."""
 PART_BYTES_MAX: Final = 64 * KIB
+THREAD_BYTES_MIN: Final = 512 * KIB
+"""So much text is compressed at once, in a thread..."""
+INLINE_BYTES_MAX: Final = 64 * KIB
+"""...unless all that is left is no longer than this: a tenth of a millisecond."""
+SLICES_WITHOUT_PAUSE: Final = 20
+PAUSE_S: Final = 0.001
+"""Between the slices of a long page. A checkpoint alone has the other tasks run, and keeps the interpreter's
+lock nearly all the time: the threads that write the journal would wait for it.
+"""
 _GZIP: Final = 31
 """zlib's window and format."""
 
 
 class _Page:
-    def __init__(self, drawing: Iterator[str]) -> None:
+    def __init__(self, drawing: Iterator[str], *, open_metrics: bool) -> None:
+        self.open_metrics = open_metrics
         self.readers = 0
         self.parts: list[bytes] = []
         self.size_bytes = 0
+        self.slices = 0
         self.is_whole = False
         self.is_broken = False
         """True if a slice raised. Its request gets the error, the others `ServiceNotReady`."""
@@ -37,20 +49,46 @@ class _Page:
         self.drawing = trio.Lock()
         """Fair: waiting requests render one slice each, in turn."""
         self._slices = drawing
+        self._is_drawn = False
+        self._text: list[str] = []
+        self._text_chars = 0
+        """Drawn and not compressed."""
         self._compressor = zlib.compressobj(1, zlib.DEFLATED, _GZIP)
 
-    def draw(self) -> None:
-        """One slice more."""
+    async def draw(self) -> None:
+        """One slice more. Cancelling loses nothing of what was drawn."""
         if self.is_broken:
             raise ServiceNotReady("the metrics could not be drawn; the broker's log says why")
+        if not self._is_drawn:
+            self._draw_slice()
+        if self._is_drawn and self._text_chars <= INLINE_BYTES_MAX:
+            self._keep(self._compress())
+        elif self._is_drawn or self._text_chars >= THREAD_BYTES_MIN:
+            self._keep(await trio.to_thread.run_sync(self._compress))
+
+    def _draw_slice(self) -> None:
         self.is_broken = True
         text = next(self._slices, None)
         self.is_broken = False
-        part = self._compressor.flush() if text is None else self._compressor.compress(text.encode())
+        self.slices += 1
+        if text is None:
+            self._is_drawn = True
+        elif text:
+            self._text.append(text)
+            self._text_chars += len(text)
+
+    def _compress(self) -> bytes:
+        return self._compressor.compress("".join(self._text).encode())
+
+    def _keep(self, part: bytes) -> None:
+        self._text.clear()
+        self._text_chars = 0
+        if self._is_drawn:
+            part += self._compressor.flush()
+            self.is_whole = True
         if part:
             self.parts.append(part)
             self.size_bytes += len(part)
-        self.is_whole = text is None
 
     def check_held(self) -> None:
         if self.is_let_go:
@@ -58,20 +96,23 @@ class _Page:
 
 
 class Pages:
-    """`begin` starts to draw a page."""
+    """`begin` starts to draw a page, in OpenMetrics if it is called with True."""
 
-    def __init__(self, begin: Callable[[], Iterator[str]]) -> None:
+    def __init__(self, begin: Callable[[bool], Iterator[str]]) -> None:
         self._begin = begin
         self._pages: list[_Page] = []
-        """Those that have readers, in the order of their beginning; only the last one may be under way."""
-        self._asked = 0
+        """Those that have readers, in the order of their beginning; of each format only the last one may be
+        under way.
+        """
+        self.asked = 0
+        """Scrapes, since the start."""
         self._begun = 0
         self._abandoned = 0
 
     def figures(self) -> Iterator[Figure]:
         """Since the start."""
         for name, text, count in (
-            ("scrapes", "Scrapes of this page that were asked for", self._asked),
+            ("scrapes", "Scrapes of this page that were asked for", self.asked),
             ("pages", "Pages that were begun for them: scrapes at the same time share one", self._begun),
             (
                 "pages_abandoned",
@@ -81,18 +122,20 @@ class Pages:
         ):
             yield Figure(f"geminga_metrics_{name}", text, [({}, float(count))])
 
-    async def read(self, *, gzip: bool) -> AsyncGenerator[bytes, None]:
+    async def read(self, *, gzip: bool, open_metrics: bool = False) -> AsyncGenerator[bytes, None]:
         """A whole page, of which nothing is older than this call and the drawing that was under way: gzip's
         bytes, or text. The first part comes when the page is whole.
         """
-        self._asked += 1
-        page = self._join()
+        self.asked += 1
+        page = self._join(open_metrics)
         page.readers += 1
         try:
             while not page.is_whole:
                 async with page.drawing:
                     if not page.is_whole:
-                        page.draw()
+                        await page.draw()
+                if page.slices > SLICES_WITHOUT_PAUSE:
+                    await trio.sleep(PAUSE_S)
             self._make_room()
             for part in _parts(page) if gzip else _plain(page):
                 yield part
@@ -101,17 +144,25 @@ class Pages:
             if not page.readers:
                 self._let_go(page)
 
-    def _join(self) -> _Page:
-        if not self._pages or self._pages[-1].is_whole or self._pages[-1].is_broken:
-            self._pages.append(_Page(self._begin()))
-            self._begun += 1
-        return self._pages[-1]
+    def _join(self, open_metrics: bool) -> _Page:
+        for page in reversed(self._pages):
+            if page.open_metrics is open_metrics:
+                if page.is_whole or page.is_broken:
+                    break
+                return page
+        page = _Page(self._begin(open_metrics), open_metrics=open_metrics)
+        self._pages.append(page)
+        self._begun += 1
+        return page
 
     def _make_room(self) -> None:
         held = sum(page.size_bytes for page in self._pages[:-1])
-        while held > HELD_BYTES_MAX:
-            held -= self._pages[0].size_bytes
-            self._let_go(self._pages[0])
+        for page in self._pages[:-1]:
+            if held <= HELD_BYTES_MAX:
+                break
+            if page.is_whole:
+                held -= page.size_bytes
+                self._let_go(page)
 
     def _let_go(self, page: _Page) -> None:
         self._abandoned += not (page.is_whole or page.is_let_go)

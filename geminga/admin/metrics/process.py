@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
-from geminga.admin.metrics.bookie import Figure
+from geminga.admin.metrics.figures import Figure
 
 _COLLECTOR = ProcessCollector(registry=CollectorRegistry())
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
 
 import trio
 
 from geminga.admin.http.router import Request, Response, Router, json_response
-from geminga.admin.metrics.bookie import bookie_figures, log_figures, memory_figures
-from geminga.admin.metrics.page import Pages
 from geminga.admin.view.broker import BrokerIdentity
 from geminga.admin.view.process import ProcessView
 from geminga.admin.view.statistics import StatisticsView
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+if TYPE_CHECKING:
+    from geminga.admin.routes.scrapes import Scrapes
+
+OPEN_METRICS: Final = "application/openmetrics-text"
 
 
 class MetricsRoutes:
@@ -22,8 +23,7 @@ class MetricsRoutes:
         self._broker = broker
         self._statistics = statistics
         self._process = process
-        self._pages = Pages(self._draw)
-        self._is_ready = False
+        self._scrapes: Scrapes | None = None
 
     def add_to(self, router: Router) -> None:
         # The router ignores a slash at the end, so this is /metrics/ too.
@@ -34,33 +34,18 @@ class MetricsRoutes:
         return json_response(self._process.memory())
 
     async def metrics(self, request: Request) -> Response:
-        if not self._is_ready:
-            for module in ("process", "exposition"):
-                await trio.to_thread.run_sync(importlib.import_module, f"geminga.admin.metrics.{module}")
-            self._is_ready = True
-        headers: tuple[tuple[str, str], ...] = (("Vary", "Accept-Encoding"),)
+        scrapes = await self._ready()
+        open_metrics = OPEN_METRICS in request.accept
+        headers: tuple[tuple[str, str], ...] = (("Vary", "Accept, Accept-Encoding"),)
         if request.accepts_gzip:
             headers += (("Content-Encoding", "gzip"),)
-        return Response(200, b"", CONTENT_TYPE, headers, self._pages.read(gzip=request.accepts_gzip))
+        parts = scrapes.pages.read(gzip=request.accepts_gzip, open_metrics=open_metrics)
+        return Response(200, b"", scrapes.content_type(open_metrics=open_metrics), headers, parts)
 
-    def _draw(self) -> Iterator[str]:
-        from geminga.admin.metrics.exposition import exposition
-        from geminga.admin.metrics.process import process_figures
-
-        config, statistics, process = self._broker.config, self._statistics, self._process
-        figures = [
-            *process_figures(),
-            *bookie_figures(statistics.of_bookie(), statistics.recovery_report(), statistics.stored_counts()),
-            *memory_figures(process.memory()),
-            *log_figures(process.dropped_log_lines()),
-            *self._pages.figures(),
-        ]
-        yield ""
-        yield from exposition(
-            statistics.of_loaded_topics(),
-            statistics.of_broker(),
-            figures,
-            cluster=config.cluster_name,
-            topic_level=config.expose_topic_level_metrics_in_prometheus,
-            split_partition=config.split_topic_and_partition_label_in_prometheus,
-        )
+    async def _ready(self) -> Scrapes:
+        if self._scrapes is None:
+            module = await trio.to_thread.run_sync(importlib.import_module, "geminga.admin.routes.scrapes")
+            # Another scrape may have come while this one imported.
+            if self._scrapes is None:
+                self._scrapes = module.Scrapes(self._broker, self._statistics, self._process)
+        return self._scrapes

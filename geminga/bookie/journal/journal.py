@@ -110,6 +110,16 @@ class Journal:
         self._bell: Bell | None = None
         """While the thread runs."""
 
+    @property
+    def queued_entries(self) -> int:
+        """That no group has taken."""
+        return len(self._queue)
+
+    @property
+    def groups_unreported(self) -> int:
+        """Durable, and the loop has not been told."""
+        return len(self._done)
+
     def append(self, adder: Adder, entry_id: int, body: bytes) -> None:
         """Put one entry into the queue, after the one before it of the same adder. Never waits."""
         self._queue.append((adder, entry_id, body))

@@ -65,6 +65,11 @@ class JournalSet:
         """Of records accepted and not yet reported durable."""
         return sum([journal.queued_bytes for journal in self._journals])
 
+    def queued_counts(self) -> tuple[int, int]:
+        """Entries that no group has taken; groups that are durable and not reported."""
+        journals = self._journals
+        return sum(each.queued_entries for each in journals), sum(each.groups_unreported for each in journals)
+
     def is_queue_full(self) -> bool:
         """Whether one of the journals has its share of what may wait."""
         # Any, not all: which journal a publisher's next entries go to is not known here, and the share is a

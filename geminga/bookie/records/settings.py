@@ -212,6 +212,10 @@ class BookieStatistics:
     """Where what was read was found."""
     latencies: BookieLatencies = NO_LATENCIES
     by_group: JournalGroups = NO_GROUPS
+    queued_entries: int = 0
+    """That no group of a journal has taken..."""
+    groups_unreported: int = 0
+    """...and groups that are on disk and were not reported to the loop."""
     reads_waiting: int = 0
     """Reads that wait for an entry log now."""
     directories_writable: int = 1

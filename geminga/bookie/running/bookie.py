@@ -416,7 +416,7 @@ class Bookie:
         """Sums over all directories, as of now."""
         return statistics_of(
             self.counts,
-            self.journals.queued_bytes,
+            self.journals,
             self.directories,
             read_only=bool(self._space.reason),
         )

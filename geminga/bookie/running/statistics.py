@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from geminga.bookie.index.index_format import ASIDE
 from geminga.bookie.journal.files import WrittenGroup
+from geminga.bookie.journal.journal_set import JournalSet
 from geminga.bookie.records import read_counts
 from geminga.bookie.records.settings import (
     GROUP_ENTRIES_BOUNDS,
@@ -78,9 +79,10 @@ def measure(counts: JournalCounts, directories: Sequence[LedgerDirectory]) -> No
 
 
 def statistics_of(
-    counts: JournalCounts, queued_bytes: int, directories: Sequence[LedgerDirectory], *, read_only: bool
+    counts: JournalCounts, journals: JournalSet, directories: Sequence[LedgerDirectory], *, read_only: bool
 ) -> BookieStatistics:
     """On the loop; a pass over the sums that the indexes keep in memory."""
+    queued_entries, groups_unreported = journals.queued_counts()
     usages = [directory.storage.index.usage for directory in directories]
     return BookieStatistics(
         entries_written=counts.entries,
@@ -88,7 +90,9 @@ def statistics_of(
         journal_groups=counts.groups,
         journal_bytes=counts.file_bytes,
         journal_sync_s=counts.sync_s,
-        queued_bytes=queued_bytes,
+        queued_bytes=journals.queued_bytes,
+        queued_entries=queued_entries,
+        groups_unreported=groups_unreported,
         write_cache_bytes=sum(directory.caches.active_bytes for directory in directories),
         flushing_bytes=sum(directory.caches.flushing_bytes for directory in directories),
         read_cache_bytes=sum(directory.reader.cache_bytes for directory in directories),

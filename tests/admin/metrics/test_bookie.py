@@ -6,10 +6,11 @@ import dataclasses
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from geminga.admin.metrics.bookie import bookie_figures, memory_figures
+from geminga.admin.metrics.bookie import bookie_figures
 from geminga.admin.metrics.exposition import exposition
+from geminga.admin.metrics.own import memory_figures
 from geminga.bookie.records.read_counts import ReadStatistics
-from geminga.bookie.records.settings import BookieStatistics
+from geminga.bookie.records.settings import BookieLatencies, BookieStatistics, JournalGroups
 from geminga.bookie.records.space_statistics import SpaceStatistics, total
 from geminga.bookie.recovery.recovery import RecoveryReport
 from geminga.bookie.running.ledger_inventory import StoredCounts
@@ -18,7 +19,13 @@ from geminga.broker.flow.statistics import BrokerStatistics, MemoryPart, MemoryS
 
 def statistics(**values: object) -> BookieStatistics:
     fields = dict.fromkeys(BookieStatistics.__dataclass_fields__, 0)
-    return BookieStatistics(**{**fields, "space": SpaceStatistics(), "found": ReadStatistics(), **values})  # type: ignore[arg-type]
+    structs = {
+        "space": SpaceStatistics(),
+        "found": ReadStatistics(),
+        "latencies": BookieLatencies(),
+        "by_group": JournalGroups(),
+    }
+    return BookieStatistics(**{**fields, **structs, **values})  # type: ignore[arg-type]
 
 
 def test_each_figure_is_the_one_that_was_measured() -> None:

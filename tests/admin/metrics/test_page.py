@@ -24,7 +24,7 @@ class Drawings:
         self.begun = 0
         self.slices = 0
 
-    def begin(self) -> Iterator[str]:
+    def begin(self, open_metrics: bool) -> Iterator[str]:
         self.begun += 1
         return self._draw(self.begun)
 
@@ -145,7 +145,7 @@ async def test_old_pages_that_are_not_taken_are_let_go_for_newer_ones(
 async def test_what_goes_wrong_in_a_slice_is_told_to_all_and_the_next_page_begins_anew() -> None:
     begun = 0
 
-    def begin() -> Iterator[str]:
+    def begin(open_metrics: bool) -> Iterator[str]:
         nonlocal begun
         begun += 1
         yield "first\n"
