@@ -79,6 +79,22 @@ MUTANTS: tuple[Mutant, ...] = (
         "that a script can tell whether there was a message",
     ),
     Mutant(
+        "json-of-a-verb-is-worded-for-people",
+        "geminga/cli/verbs/rows/running.py",
+        "    return answer if verb.show is None or flags.json else verb.show(answer, flags)\n",
+        "    return answer if verb.show is None else verb.show(answer, flags)\n",
+        ("tests/cli/verbs/test_every_verb.py::test_json_has_what_the_lines_for_people_have",),
+        "that --json prints the answer, not pulsar-admin's wording of it",
+    ),
+    Mutant(
+        "pulsar-perfs-window-is-a-number-of-messages",
+        "geminga/cli/perf/pulsar_perf.py",
+        "    in_window = int(flags.rate * flags.batch_time_window / 1000) if flags.rate else most\n",
+        "    in_window = int(flags.batch_time_window)\n",
+        ("tests/cli/perf/test_pulsar_perf.py::test_an_entry_has_the_messages_of_the_window",),
+        "that pulsar-perf -b is a time",
+    ),
+    Mutant(
         "whole-batch-acknowledged-for-a-part",
         "geminga/cli/messages/receiving.py",
         "    if len(taken) == len(found):\n",

@@ -64,11 +64,12 @@ class Client:
 
     async def _hint(self, topic: str) -> str:
         """Which topic was probably meant by one that does not exist."""
-        from geminga.cli.arguments import guesses
+        import difflib
 
         name = TopicName.parse(topic)
         known = {_PARTITION.sub("", known) for known in await self.topics(str(name.namespace))}
-        return guesses.name(str(name), known)
+        near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.7)
+        return f"; did you mean {near[0]}?" if near else ""
 
     async def _owner(self, topic: str) -> Connection:
         lookup = Lookup(topic)

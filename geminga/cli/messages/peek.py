@@ -12,12 +12,13 @@ import trio
 from geminga.cli.admin.admin_http import Admin, topic_path
 from geminga.cli.arguments.options import add_url, count, counted, duration_ms, positive, run_until_done
 from geminga.cli.arguments.parser import EXIT_NOTHING, EXIT_OK, Parser
+from geminga.cli.arguments.positions import EARLIEST, start_position
 from geminga.cli.client.addresses import web_url
 from geminga.cli.client.client import open_client
 from geminga.cli.client.errors import ClientError
 from geminga.cli.client.message import Position
 from geminga.cli.messages.printing import content, iso, json_text
-from geminga.cli.messages.read import EARLIEST, open_reader, start_position
+from geminga.cli.messages.read import open_reader
 from geminga.cli.messages.receiving import QUEUE_MESSAGES, Limits, Receiving
 from geminga.cli.messages.values import Decoded, Values
 from geminga.cli.show import text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 import uuid
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ import trio
 
 from geminga.cli.arguments.options import add_url, run_until_done
 from geminga.cli.arguments.parser import EXIT_USAGE, Parser
+from geminga.cli.arguments.positions import EARLIEST, LATEST, start_position
 from geminga.cli.client.client import Client, open_client
 from geminga.cli.client.message import Position
 from geminga.cli.messages.consume import add_receiving, limits_of, printer_of, received_enough, summary
@@ -19,20 +19,6 @@ from geminga.cli.messages.dialect import GEMINGA, Dialect
 from geminga.cli.messages.printing import Printer
 from geminga.cli.messages.receiving import Opened, Receiving
 from geminga.cli.messages.values import Decoded, Values
-
-EARLIEST: Position = (-1, -1)
-LATEST: Position = (2**63 - 1, 2**63 - 1)
-_ID = re.compile(r"(\d{1,18}):(\d{1,18})(?::-?\d+)*")
-
-
-def start_position(text: str) -> Position:
-    """`earliest`, `latest` or `ledger:entry`, with the partition behind it or not."""
-    if text.lower() in ("earliest", "latest"):
-        return EARLIEST if text.lower() == "earliest" else LATEST
-    found = _ID.fullmatch(text)
-    if found is None:
-        raise argparse.ArgumentTypeError(f"expected earliest, latest or ledger:entry, not {text!r}")
-    return int(found[1]), int(found[2])
 
 
 def parser(kind: type[Parser], dialect: Dialect = GEMINGA) -> Parser:

@@ -28,11 +28,11 @@ from geminga.cli.arguments.options import (
 )
 from geminga.cli.arguments.pace import Pace
 from geminga.cli.arguments.parser import EXIT_NOTHING, EXIT_OK, EXIT_USAGE, Parser
+from geminga.cli.arguments.positions import EARLIEST, LATEST, start_position
 from geminga.cli.client.client import SUBSCRIPTION_TYPES, Client, open_client
 from geminga.cli.client.consumer import Consumer
 from geminga.cli.client.message import messages, position
 from geminga.cli.client.producer import Producer
-from geminga.cli.messages.read import EARLIEST, LATEST, start_position
 from geminga.cli.perf.course import SCENARIOS
 from geminga.cli.perf.latency import Histogram
 

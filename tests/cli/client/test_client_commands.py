@@ -116,11 +116,11 @@ def test_perf_keeps_a_rate_and_reports_while_it_runs(geminga: Geminga, topic: st
 @pytest.mark.parametrize(
     ("arguments", "code", "expected"),
     [
-        (["produce", "t"], 2, "give one of --message, --stdin or --size"),
+        (["produce", "t"], 2, "give one of --message TEXT, --file FILE, --stdin"),
         (["produce", "t", "-m", "x", "--delay", "soon"], 2, "expected a duration"),
         (["produce", "t", "-m", "x", "-p", "novalue"], 2, "expected key=value"),
         (["produce", "t", "-m", "x", "--coutn", "2"], 2, "did you mean --count?"),
-        (["consume", "t"], 2, "--subscription"),
+        (["consume", "t"], 2, "give the name of a subscription with -s"),
         (["consume", "t", "-s", "s", "--type", "any"], 2, "invalid choice"),
         (["perf", "fly"], 2, "invalid choice"),
         (["produce", "t", "-m", "x", "--url", "http://127.0.0.1:1"], 1, "no broker answers there; start one"),

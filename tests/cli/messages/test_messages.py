@@ -133,7 +133,8 @@ def test_n_is_exact_within_a_batch_and_the_rest_comes_again(
 @pytest.mark.parametrize("count", [(), ("-n", "1")])
 def test_nothing_within_the_time_is_no_success(run: Run, topic: str, count: tuple[str, ...]) -> None:
     got = run("consume", topic, "-s", "s", "--timeout", "100ms", *count)
-    assert (got.code, got.out, got.err) == (3, "", "0 messages\n")
+    assert (got.code, got.out) == (3, "")
+    assert got.err.startswith("0 messages; ")
 
 
 def test_less_than_was_asked_for_is_no_success(run: Run, topic: str, earliest: tuple[str, ...]) -> None:

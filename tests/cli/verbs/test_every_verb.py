@@ -109,10 +109,12 @@ def is_document(out: str, code: int) -> bool:
 
 
 def test_json_has_what_the_lines_for_people_have(here: Here) -> None:
-    def document(line: str) -> Any:
-        return json.loads(here.as_json[lines().index(line)].out)
+    def document(line: str, turn: int = 0) -> Any:
+        places = [number for number, given in enumerate(lines()) if given == line]
+        return json.loads(here.as_json[places[turn]].out)
 
     assert document("brokers healthcheck") == "ok"
+    assert document("namespaces permissions acme/shop", 1) == {"clerk": ["consume", "produce"]}
     assert document("topics list acme/shop")[0]["topic"] == "persistent://acme/shop/orders"
 
 

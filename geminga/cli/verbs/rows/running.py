@@ -64,7 +64,7 @@ def _takers(program: str, asked: str, verbs: Mapping[str, Verb]) -> Callable[[st
 
 def _hint(admin: Admin, error: RequestFailed, flags: Flags) -> str:
     """For a topic, namespace or tenant that is not there the name that was probably meant."""
-    from geminga.cli.verbs import near
+    from geminga.cli.verbs.rows import near
 
     return near.hint(admin, error, flags)
 
@@ -115,7 +115,7 @@ def _ask(admin: Admin, name: str, verbs: Mapping[str, Verb], flags: Flags, *, wh
     except RequestFailed as error:
         if not whole:
             raise
-        from geminga.cli.verbs.whole import NotWhole, ask_whole
+        from geminga.cli.verbs.rows.whole import NotWhole, ask_whole
 
         def defaults(verb: Verb) -> Flags:
             given = (
