@@ -26,7 +26,6 @@ def failed(capfd: pytest.CaptureFixture[str], *arguments: str, code: int = 1) ->
     ("given", "meant"),
     [
         ("start", "'geminga standalone'"),
-        ("stop", "'geminga brokers shutdown'"),
         ("pub", "'geminga produce'"),
         ("sub", "'geminga consume'"),
         ("stanalone", "standalone"),
@@ -35,6 +34,11 @@ def failed(capfd: pytest.CaptureFixture[str], *arguments: str, code: int = 1) ->
 )
 def test_a_command_that_is_none(given: str, meant: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert f"Did you mean {meant}?" in failed(capfd, given, code=2)
+
+
+def test_what_no_command_does_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    assert "'kill PID' with the process that 'geminga status' names" in failed(capfd, "stop", code=2)
+    assert "curl -s http://127.0.0.1:8080/metrics | grep TOPIC" in failed(capfd, "metrics", code=2)
 
 
 @pytest.mark.parametrize(

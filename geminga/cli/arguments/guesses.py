@@ -16,12 +16,20 @@ COMMANDS: Mapping[str, str] = {
     **dict.fromkeys(("bench", "benchmark"), "geminga perf"),
     **dict.fromkeys(("ls", "list", "queues"), "geminga topics list"),
     **dict.fromkeys(("info", "health", "healthcheck", "ping"), "geminga status"),
-    **dict.fromkeys(("metrics", "stats"), "curl -s http://127.0.0.1:8080/metrics | grep TOPIC"),
     **dict.fromkeys(("consumer", "consumers", "group", "groups"), "geminga subscriptions"),
     **dict.fromkeys(("config", "settings"), "geminga brokers get-runtime-config"),
-    **dict.fromkeys(("stop", "shutdown", "down", "kill"), "geminga brokers shutdown"),
 }
 """Words of other tools, and the command here that does the same."""
+ANSWERS: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("stop", "shutdown", "down", "kill"),
+        " Ctrl-C stops a broker, or 'kill PID' with the process that 'geminga status' names.",
+    ),
+    **dict.fromkeys(
+        ("metrics", "scrape"), " The metrics of a topic: curl -s http://127.0.0.1:8080/metrics | grep TOPIC"
+    ),
+}
+"""What no command here does, and what does."""
 VERBS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("ls", "show", "all"), ("list",)),
     **dict.fromkeys(("rm", "remove", "del", "destroy"), ("delete",)),
@@ -38,6 +46,8 @@ VERBS: Mapping[str, tuple[str, ...]] = {
 
 def command(given: str, known: Collection[str]) -> str:
     """` Did you mean ...?`, or "" where nothing comes near."""
+    if given in ANSWERS:
+        return ANSWERS[given]
     if given in COMMANDS:
         return f" Did you mean '{COMMANDS[given]}'?"
     return alike(given, known)
