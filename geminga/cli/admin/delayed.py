@@ -107,7 +107,7 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
     flags = parser.parse_strictly(arguments)
     try:
         if "subscription" in flags and flags.subscription is None and flags.action != "verify":
-            flags.subscription = _only_subscription(flags)
+            flags = argparse.Namespace(**{**vars(flags), "subscription": _only_subscription(flags)})
         return _ACTIONS.get(flags.action, _damage)(flags)
     except (Refused, RequestFailed, InvalidName, ValueError) as error:
         print(f"geminga delayed {flags.action}: {error}", file=sys.stderr)

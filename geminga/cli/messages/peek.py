@@ -100,7 +100,8 @@ def parser(kind: type[Parser]) -> Parser:
 def run(kind: type[Parser], arguments: Sequence[str]) -> int:
     """The whole command; returns its exit code."""
     flags = parser(kind).parse_strictly(arguments)
-    flags.start = flags.start if flags.at is None else flags.at
+    if flags.at is not None:
+        flags = argparse.Namespace(**{**vars(flags), "start": flags.at})
     shown: list[Decoded] = []
 
     async def peek() -> int:
