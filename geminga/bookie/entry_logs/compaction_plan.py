@@ -1,4 +1,4 @@
-"""When to compact, and what: decisions without I/O. Thresholds and their order are BookKeeper's."""
+"""Decides when to compact, and which logs, without I/O. Thresholds and their order are BookKeeper's."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from geminga.bookie.records.settings import BookieSettings
 
 
 class LogShare(NamedTuple):
-    """How much of a closed entry log is still needed."""
+    """How much of a closed entry log is living."""
 
     log_id: int
     live_bytes: int
     record_bytes: int
-    """Records of all ledgers that ever were in it."""
+    """Bytes of the records of all ledgers that were ever in the log."""
 
 
 class CompactionPass(NamedTuple):
-    """One run: logs below `threshold` (a share of their records), for at most `seconds_max`."""
+    """One compaction: logs whose living share is below `threshold`, for at most `seconds_max`."""
 
     name: str
     threshold: float
@@ -26,8 +26,8 @@ class CompactionPass(NamedTuple):
 
 
 def logs_to_compact(logs: Iterable[LogShare], threshold: float) -> list[int]:
-    """The logs with less than `threshold` of their records alive: first those that give back most space for
-    a copied byte. Logs without anything alive are not compacted but deleted.
+    """The logs with a smaller share of living records than `threshold`. The logs that free most space for
+    each copied byte come first. Logs without living records are deleted instead.
     """
     chosen = [log for log in logs if 0 < log.live_bytes < threshold * log.record_bytes]
     # Least alive first frees the most space for each byte copied, which matters when the time limit ends the
@@ -37,14 +37,14 @@ def logs_to_compact(logs: Iterable[LogShare], threshold: float) -> list[int]:
 
 
 def pause_s(copied_bytes: int, elapsed_s: float, rate_bytes_per_s: int) -> float:
-    """How long to wait so that `copied_bytes` in `elapsed_s` are within the rate. 0: no limit."""
+    """How long to wait after `copied_bytes` in `elapsed_s`, to stay within the rate. 0: no limit."""
     # After the copy, not before it: a slice's true size is known only then.
     return max(0.0, copied_bytes / rate_bytes_per_s - elapsed_s) if rate_bytes_per_s else 0.0
 
 
 class CompactionSchedule:
-    """Minor compactions often, major ones seldom; a major one does a minor one's work. An interval or
-    threshold of 0 turns the kind off. Times are I/O time.
+    """Minor compactions are frequent, major ones rare; a major one replaces a minor one that is due. An
+    interval or threshold of 0 turns the kind off. Times are those of the disk's clock.
     """
 
     def __init__(self, settings: BookieSettings, now_s: float) -> None:
@@ -61,11 +61,11 @@ class CompactionSchedule:
 
     @property
     def next_due_s(self) -> float:
-        """Infinite if both are off."""
+        """Seconds until the next compaction; infinite if both kinds are off."""
         return min(self._minor_due_s, self._major_due_s)
 
     def take_due(self, now_s: float) -> CompactionPass | None:
-        """What to do now; the next of its kind is due an interval later."""
+        """The compaction that is due now, if any; the next of its kind is due an interval later."""
         if self._major_due_s <= now_s:
             self._major_due_s = now_s + self._major_interval_s
             self._minor_due_s = now_s + self._minor_interval_s

@@ -6,12 +6,12 @@
     row     := ledger id u64 | first entry u64 | length u32 | the index row's value
     trailer := magic | footer offset u64 | footer length u64 | crc of the footer u32 | crc of the trailer u32
 
-Records are those of `bookie/records/records.py`, and before the first entry of each ledger in the log its
-name, if it is known. Footer and trailer are there once the log is closed; a log without them was being
-written when its process ended, and its records are found one after the other.
+Records are those of `bookie/records/records.py`. The name of a ledger, if known, precedes the ledger's first
+entry in the log. A closed log has footer and trailer. A log without them was being written when its process
+ended; its records are found one after the other.
 
-In version 1 there were no names among the records, and in the footer a topic stood instead of a name. The
-trailer says by its magic of which version the footer is, since the header may be damaged.
+Version 1 had no names among the records, and a topic instead of a name in the footer. The magic of the
+trailer states the version of the footer, because the header may be damaged.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ HEADER_BYTES: Final = 64
 # A magic for each version and none shared: the trailer has to be readable when the header is damaged, since
 # it is what makes the log indexable without its records.
 TRAILER_MAGICS: Final = (b"GEMELFT\0", b"GEMELF2\0")
-"""Of a log of version 1, and of version 2."""
+"""The magic of version 1, and of version 2."""
 _TRAILER: Final = struct.Struct(">8sQQII")
 TRAILER_BYTES: Final = _TRAILER.size
 _CRC: Final = struct.Struct(">I")
@@ -48,12 +48,12 @@ _ROW: Final = struct.Struct(">QQI")
 class FooterLedger(NamedTuple):
     usage: Usage
     name: LedgerName
-    """Empty texts for what is not known."""
+    """Empty texts if unknown."""
 
 
 class Footer(NamedTuple):
-    """What a closed log holds: enough to index it again, and to know whose it is, without reading a
-    record.
+    """The contents of a closed log: enough to index the log again, and to name its ledgers, without reading
+    a record.
     """
 
     ledgers: dict[int, FooterLedger]
@@ -68,7 +68,7 @@ def encode_header(log_id: int) -> bytes:
 
 
 def decode_header(data: bytes) -> int | None:
-    """The log id; None if these are not the first bytes of an entry log of a version that is known."""
+    """The log id; None if these are not the first bytes of an entry log of a known version."""
     if len(data) < _HEADER.size:
         return None
     magic, version, log_id, crc = _HEADER.unpack_from(data)
@@ -99,7 +99,7 @@ def encode_footer(offset: int, ledgers: Mapping[int, FooterLedger], rows: Sequen
 
 
 class Trailer(NamedTuple):
-    """Where a log's footer is, what its checksum is, and of which version it is."""
+    """Offset, checksum and version of a log's footer."""
 
     offset: int
     length: int
@@ -108,7 +108,7 @@ class Trailer(NamedTuple):
 
 
 def decode_trailer(data: bytes) -> Trailer | None:
-    """From a log's last bytes; None if it was not closed."""
+    """The trailer in a log's last bytes; None if the log was not closed."""
     if len(data) < TRAILER_BYTES:
         return None
     magic, offset, length, footer_crc, crc = _TRAILER.unpack(data[-TRAILER_BYTES:])
@@ -120,8 +120,8 @@ def decode_trailer(data: bytes) -> Trailer | None:
 
 
 def looks_like_trailer(data: bytes, size: int) -> bool:
-    """Whether the last bytes of a file of this size were a trailer once: its magic is right, or offset and
-    length fit the file, whatever became of the rest.
+    """Whether the last bytes of a file of this size were a trailer once: the magic is right, or offset and
+    length fit the file, even if the rest is damaged.
     """
     if len(data) != TRAILER_BYTES:
         return False
@@ -149,7 +149,7 @@ def decode_footer(footer: FooterBytes) -> Footer:
 def read_footer_piecewise(
     footer: FooterBytes,
 ) -> tuple[dict[int, FooterLedger], Iterator[tuple[int, Row]]]:
-    """The same, the rows one at a time: there may be hundreds of thousands."""
+    """As `read_footer`, with the rows one at a time, because a footer may have hundreds of thousands."""
     ledgers, position = _decode_ledgers(footer)
     return ledgers, _decode_rows(footer.data, position)
 

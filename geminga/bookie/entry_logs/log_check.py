@@ -1,6 +1,7 @@
-"""Whether the records of an entry log are what was written, a piece at a time.
+"""Checks the records of an entry log, a piece at a time.
 
-Only records that the index names are checked: no reader can reach the others. Blocking; one thread at a time.
+Only records that the index names are checked, because no reader can reach others. Blocking; one thread at a
+time.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ from geminga.bookie.records.records import Run
 PIECE_BYTES: Final = 256 << 10
 # The thread holds the interpreter for the Python part of each record, and the loop waits meanwhile.
 PIECE_ENTRIES_MAX: Final = 500
-"""So that a piece takes the interpreter for about a millisecond, however small the entries are."""
+"""Limits a piece to about a millisecond of the interpreter, even with small entries."""
 LOOKED_AT_MAX: Final = 500
-"""Rows and ledgers that one piece looks at, whatever they hold."""
+"""The limit of rows and ledgers that one piece examines, even if none counts."""
 
 
 class CheckedPiece(NamedTuple):
     bytes: int
     entries: int
     damaged: list[Run]
-    """Runs whose records are not right at the place that the index had for them a moment ago."""
+    """Runs whose records did not match at the offset that the index had for them a moment ago."""
 
 
 class LogCheck:
-    """One pass over a log that is not written to any more."""
+    """One pass over a log that is no longer written to."""
 
     def __init__(self, logs: EntryLogs, index: LedgerIndex, log_id: int) -> None:
         self._logs = logs
@@ -40,8 +41,8 @@ class LogCheck:
         self._parts = self._parts_of_rows()
 
     def next(self) -> CheckedPiece | None:
-        """The next piece: 256 KiB, or one entry that is longer. None: that was all. StorageError if the log
-        or the index cannot be read; what comes then is behind that place.
+        """The next piece: 256 KiB, or one longer entry. None after the last piece. Raises StorageError if
+        the log or the index cannot be read; the next call continues behind that point.
         """
         read_bytes = entries = 0
         damaged: list[Run] = []
@@ -68,7 +69,7 @@ class LogCheck:
         return CheckedPiece(read_bytes, entries, damaged)
 
     def _parts_of_rows(self) -> Iterator[LedgerRow | None]:
-        """Parts of rows that fit into a piece; None for a ledger or row that does not count."""
+        """Parts of rows that fit into a piece; None for each ledger or row that does not count."""
         index, log_id = self._index, self._log_id
         for ledger_id in sorted(index.usage.get(log_id, ())):
             yield None

@@ -1,8 +1,9 @@
-"""Whether each entry log is as long as the index says, told from sizes, headers, footers and trailers alone.
+"""Checks that each entry log is as long as the index expects, from sizes, headers, footers and trailers
+alone.
 
-A log that was closed ends with a trailer that says where the footer is: then it is whole. One without it was
-being written when its process ended, or was cut short; the index names nothing that was not synced, so a log
-that ends before the last record that a row names has lost what is behind its end.
+A closed log ends with a trailer that has the offset of the footer, which proves that the log is whole. A log
+without a trailer was being written when its process ended, or was truncated. The index names only synced
+records. So a log that ends before the last record that a row names has lost the bytes behind its end.
 """
 
 from __future__ import annotations
@@ -26,19 +27,20 @@ from geminga.storage.disk import Disk, File
 
 # The start is budgeted. A footer of 1 MiB describes tens of thousands of rows; most logs have a few KiB.
 FOOTER_BYTES_MAX: Final = 1 << 20
-"""Of a longer footer the checksum is left to the scrub: a start reads no more than this of a log."""
+"""A start reads no more than this of a log's footer; the scrub checks the checksum of a longer one."""
 
 
 class LogEnds(NamedTuple):
     lengths: dict[int, int]
-    """How far those logs go that do not go as far as the index says; 0 for one that is not there."""
+    """The lengths of logs that are shorter than the index expects; 0 for missing logs."""
     remarks: list[str]
-    """Damage to headers, footers and trailers, with file and offset; it costs no entry."""
+    """Damage to headers, footers and trailers, with file and offset; such damage loses no entry."""
 
 
 def look_at_ends(disk: Disk, directory: str, log_ids: Sequence[int], index: LedgerIndex) -> LogEnds:
-    """Of all logs that the index names. `log_ids` are those that are there. StorageError if one cannot be
-    opened. Reads little of each log, and the rows of ledgers that have entries in logs without a trailer.
+    """Check all logs that the index names. `log_ids` are the existing logs. Raises StorageError if one
+    cannot be opened. Reads little of each log, and the rows of ledgers that have entries in logs without a
+    trailer.
     """
     named = {log_id for log_id, ledgers in index.usage.items() if ledgers}
     # A log that is gone is one of length 0: all that follows treats both alike.
@@ -62,8 +64,8 @@ def look_at_ends(disk: Disk, directory: str, log_ids: Sequence[int], index: Ledg
 def is_closed(
     file: File, log_id: int, remarks: list[str], *, footer_bytes_max: int = FOOTER_BYTES_MAX
 ) -> bool:
-    """Whether the log has a trailer that fits its length. What is damaged of header, footer and trailer is
-    added to `remarks`.
+    """Whether the log has a trailer that fits its length. Adds damage to header, footer and trailer to
+    `remarks`.
     """
     size = file.size()
     head = tail = b""
@@ -87,7 +89,7 @@ def is_closed(
 
 
 def _checksum(file: File, offset: int, length: int) -> int | None:
-    """Of a stretch of the file, a piece at a time; None if it cannot be read."""
+    """The checksum of a part of the file, read piece by piece; None if the part cannot be read."""
     crc = 0
     with contextlib.suppress(StorageError):
         for start in range(offset, offset + length, FOOTER_BYTES_MAX):

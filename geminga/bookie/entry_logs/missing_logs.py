@@ -1,8 +1,8 @@
-"""An index that names what is not there: entry logs that are gone, or shorter than its rows say.
+"""Repairs an index that names missing bytes: entry logs that are gone, or shorter than its rows expect.
 
-It may be an old copy, from before a compaction: then what it seeks lies in another log. Or a log was lost or
-cut short: then a journal that was kept may have the entries still. What a crash cuts off a log is none of
-this: the index never names what was not synced.
+The index may be an old copy, from before a compaction; another log then has the entries. Or a log was lost
+or truncated; a journal that was kept may then have the entries. The end that a crash cuts off a log is no
+such case, because the index never names unsynced records.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from geminga.bookie.records.records import Segment
 from geminga.storage.disk import Disk
 
 Lengths = Mapping[int, int]
-"""By log id how far a log goes that does not go as far as the index says; 0 for one that is not there. A log
-that is not among them has all that the index names in it.
+"""By log id, the lengths of logs that are shorter than the index expects; 0 for missing logs. Any other log
+has all records that the index names in it.
 """
 
 
@@ -53,8 +53,9 @@ def find_moved_entries(
     *,
     row_entries_max: int,
 ) -> int:
-    """Look in all logs for what the index has in logs that are missing or cut short, and correct its rows:
-    durable on return. The number of entries found; the rest stays as it is, and reads of it fail.
+    """Search all logs for the entries that the index has in missing or truncated logs, and correct the rows:
+    durable on return. Returns the number of entries found. Other rows are unchanged, and reads of their
+    entries fail.
     """
     # Collected first: all logs have to be read once for any missing entry, and once is enough for all of
     # them.
@@ -84,8 +85,8 @@ def find_moved_entries(
 
 
 def gaps(index: LedgerIndex, ledger_id: int, lengths: Lengths) -> list[tuple[int, int]]:
-    """(first, last) of the entries up to the ledger's last one that lie in no log; ascending. Those that are
-    known to be destroyed are no gap.
+    """(first, last) of the entries up to the ledger's last one that are in no log; ascending. Entries that
+    are known to be destroyed are no gap.
     """
     found: list[tuple[int, int]] = []
     following = 0
@@ -102,8 +103,8 @@ def gaps(index: LedgerIndex, ledger_id: int, lengths: Lengths) -> list[tuple[int
 
 
 def fill_gaps(gaps: list[tuple[int, int]], segment: Segment) -> list[Segment]:
-    """The parts of a segment that lie in gaps of its ledger, without what else is in its buffer; the gaps
-    shrink by them.
+    """The parts of a segment that are in gaps of its ledger, without the rest of its buffer. The gaps shrink
+    by these parts.
     """
     parts = []
     # From the end, since each step may change the number of gaps behind it.
@@ -120,17 +121,16 @@ def fill_gaps(gaps: list[tuple[int, int]], segment: Segment) -> list[Segment]:
 
 
 def replace_missing(index: LedgerIndex, new: LedgerRow, lengths: Lengths) -> int:
-    """Put a row, whose entries are durable in a log, in the place of what the index has of them in logs that
-    are missing or cut short: durable on return. The number of entries that were named there; if 0, nothing
-    was done.
+    """Replace the rows of entries in missing or truncated logs by a row whose entries are durable in a log:
+    durable on return. Returns the number of entries whose rows were replaced; if 0, nothing was done.
     """
     ledger_id, row = new
     return _put_in_place(index, ledger_id, row.first, row.last, lengths, [new])
 
 
 def replace_rows(index: LedgerIndex, new: LedgerRow) -> set[int]:
-    """The same for whatever the index has of these entries: they were damaged where it named them. The logs
-    that it named.
+    """As `replace_missing`, for all rows of these entries, which are damaged in the logs that the rows name.
+    Returns these logs.
     """
     ledger_id, row = new
     overlapping = [old for old in index.rows(ledger_id) if old.first <= row.last and old.last >= row.first]
@@ -141,8 +141,8 @@ def replace_rows(index: LedgerIndex, new: LedgerRow) -> set[int]:
 def _put_in_place(
     index: LedgerIndex, ledger_id: int, first: int, last: int, lengths: Lengths | None, new: list[LedgerRow]
 ) -> int:
-    """Take of the entries first..last what is missing, or all of them without `lengths`, out of their rows,
-    and add the new ones.
+    """Remove the missing ones of the entries first..last from their rows, or all of them without `lengths`,
+    and add the new rows.
     """
     taken, rest = [], []
     for old in index.rows(ledger_id):
@@ -164,8 +164,8 @@ def _put_in_place(
 
 
 def _pieces(row: Row, copies: list[Row]) -> list[Row]:
-    """Parts of copies, in order of their first entry, that cover the row from its beginning without a
-    gap.
+    """Parts of copies, in order of their first entry, that cover the row from its beginning
+    without a gap.
     """
     pieces: list[Row] = []
     first = row.first

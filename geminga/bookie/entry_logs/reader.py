@@ -1,4 +1,4 @@
-"""Reading entry logs, checked record by record; deleting those without a living ledger.
+"""Reads entry logs, with a check of each record, and deletes logs without a living ledger.
 
 Blocking; on any thread.
 """
@@ -26,7 +26,7 @@ OPEN_LOGS_MAX = 32
 
 
 class DamagedRecord(CorruptData):
-    """An entry's record is not what was written there, or its log is not there."""
+    """An entry's record is not what was written there, or its log is missing."""
 
 
 class _OpenLog:
@@ -50,15 +50,15 @@ class EntryLogs:
         self._closed = False
 
     def ids(self) -> list[int]:
-        """Of the files that are there now. StorageError if one has a number that no bookie gives."""
+        """The ids of the existing files. Raises StorageError if a file has an id that no bookie assigns."""
         return ids_in(self.directory, self._disk.list(self.directory), ENTRY_LOG_SUFFIX)
 
     def is_there(self, log_id: int) -> bool:
         return self._disk.exists(entry_log_path(self.directory, log_id))
 
     def load(self, ledger_id: int, row: Row, first: int, last: int) -> Segment:
-        """Entries first..last of a row. DamagedRecord, with file and offset, if the first of them is damaged
-        or the file is not there; if a later one is damaged, the entries before it.
+        """Entries first..last of a row. Raises DamagedRecord, with file and offset, if the first entry is
+        damaged or the file is missing. If a later entry is damaged, returns the entries before it.
         """
         index = first - row.first
         begin = row.ends[index - 1] if index else 0
@@ -91,8 +91,8 @@ class EntryLogs:
         return segment.part(first, first + damaged - 1)
 
     def damaged_entries(self, ledger_id: int, row: Row) -> list[int]:
-        """Which entries of a row are damaged in its log: all if that is not there. Reads all of it at once.
-        StorageError if the file cannot be read.
+        """The damaged entries of a row; all entries if the log is missing. Reads the whole row at once.
+        Raises StorageError if the file cannot be read.
         """
         if not self.is_there(row.log_id):
             return list(range(row.first, row.last + 1))
@@ -109,29 +109,29 @@ class EntryLogs:
         return found
 
     def remarks(self, log_id: int) -> list[str]:
-        """What is damaged of a log's header, footer and trailer."""
+        """The damage to a log's header, footer and trailer."""
         found: list[str] = []
         with self._pinned(log_id) as file:
             is_closed(file, log_id, found, footer_bytes_max=file.size())
         return found
 
     def records_bytes(self, log_id: int) -> int:
-        """See `scan.records_bytes`. For a log that is not written to any more."""
+        """See `scan.records_bytes`. For a log that is no longer written to."""
         with self._pinned(log_id) as file:
             return records_bytes(file)
 
     def footer_bytes(self, log_id: int) -> FooterBytes | None:
-        """A closed log's footer; None if it has none, or a damaged one."""
+        """A closed log's footer; None if the log has none, or a damaged one."""
         with self._pinned(log_id) as file:
             return read_footer_bytes(file)
 
     def names(self, log_id: int) -> dict[int, LedgerName]:
-        """Of the ledgers in a log; reads all of it if it has no footer."""
+        """The names of the ledgers in a log. Reads all of the log if it has no footer."""
         with self._pinned(log_id) as file:
             return read_names(file, log_id)
 
     def delete(self, log_id: int) -> int:
-        """Unlink a log; reads under way are not disturbed. Returns how long it was."""
+        """Unlink a log; does not disturb reads that are under way. Returns the log's length."""
         with self._pinned(log_id) as file:
             size = file.size()
         with self._lock:
@@ -147,7 +147,7 @@ class EntryLogs:
         self._disk.sync_directory(self.directory)
 
     def close(self) -> None:
-        """Close all files. A later read opens one for itself alone."""
+        """Close all files. A later read opens a file for itself alone."""
         with self._lock:
             self._closed = True
             for log in self._open.values():

@@ -1,4 +1,6 @@
-"""What an entry log holds, found without the index: from its footer, or record by record if it has none."""
+"""Finds the entries of an entry log without the index: from its footer, or record by record if
+it has none.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,15 @@ assert SCAN_BYTES > ENTRY_BYTES_MAX + RECORD_PREFIX_BYTES, "every record fits in
 
 
 def read_footer(file: File) -> Footer | None:
-    """None if the log was not closed, or its footer is damaged: `scan_rows` finds the records then."""
+    """The footer; None if the log was not closed, or its footer is damaged. `scan_rows` finds the records
+    then.
+    """
     footer = read_footer_bytes(file)
     return decode_footer(footer) if footer is not None else None
 
 
 def records_bytes(file: File) -> int:
-    """How long the log's entries are in all; of a log that was not closed, all of its records."""
+    """The total length of the log's entries; for a log that was not closed, of all its records."""
     footer = read_footer_bytes(file)
     if footer is None:
         return max(0, file.size() - HEADER_BYTES)
@@ -55,7 +59,7 @@ def read_footer_bytes(file: File) -> FooterBytes | None:
 
 
 def read_rows(file: File, log_id: int, *, row_entries_max: int) -> list[LedgerRow]:
-    """Where every entry of the log lies, in order of offset."""
+    """The rows of all entries of the log, in order of offset."""
     footer = read_footer(file)
     if footer is not None:
         return [LedgerRow(ledger_id, row) for ledger_id, row in footer.rows]
@@ -65,11 +69,11 @@ def read_rows(file: File, log_id: int, *, row_entries_max: int) -> list[LedgerRo
 def scan_rows(
     file: File, log_id: int, *, row_entries_max: int, holes: list[int] | None = None
 ) -> list[LedgerRow]:
-    """The same from the records alone, up to the first that is not whole: what comes behind it is the rest
-    of a flush that a crash cut short, or a footer.
+    """The rows, found from the records alone, up to the first record that is not whole. The bytes behind
+    that record are the rest of a flush that a crash cut short, or a footer.
 
-    With `holes` also what lies behind a damaged record whose length leads to a right one; the offsets of
-    such records are added to it.
+    With `holes`, continues behind a damaged record whose length leads to a valid one, and adds the offsets
+    of such records to `holes`.
     """
     rows: list[LedgerRow] = []
     ends: list[int] = []
@@ -110,7 +114,7 @@ def read_names(file: File, log_id: int) -> dict[int, LedgerName]:
 
 
 def _records(file: File, log_id: int, holes: list[int] | None) -> Iterator[tuple[int, int, int, int]]:
-    """(offset, ledger id, entry id, length with its prefix) of each right record; see `scan_rows`."""
+    """(offset, ledger id, entry id, length with its prefix) of each valid record; see `scan_rows`."""
     # A header that is damaged does not matter, one of another log does.
     if decode_header(file.pread(0, HEADER_BYTES)) not in (log_id, None):
         return
@@ -134,7 +138,7 @@ def _records(file: File, log_id: int, holes: list[int] | None) -> Iterator[tuple
 
 
 def _following(file: File, position: int) -> int:
-    """Where the next record stands, if the damaged one's length leads to a right one; else 0."""
+    """The offset of the next record, if the damaged one's length leads to a valid one; else 0."""
     head = file.pread(position, RECORD_HEAD.size)
     if len(head) < RECORD_HEAD.size:
         return 0
@@ -148,7 +152,9 @@ def _following(file: File, position: int) -> int:
 
 
 def record_at(window: bytes, position: int) -> tuple[int, int, int] | None:
-    """(ledger id, entry id, length with its prefix) of a right record, if one stands there in full."""
+    """(ledger id, entry id, length with its prefix) of the record at this offset; None if no valid record is
+    there in full.
+    """
     body = position + RECORD_PREFIX_BYTES
     if body > len(window):
         return None

@@ -21,12 +21,14 @@ from geminga.errors import CorruptData, StorageError
 
 SLICE_ROWS_MAX: Final = 500
 ROWS_LOOKED_AT_MAX: Final = 5000
-"""Rows of dead ledgers are passed over; after so many the slice ends, short or empty."""
+"""Rows of dead ledgers are skipped; after this many rows the slice ends, even if it is short or empty."""
 log = logging.getLogger("geminga.bookie")
 
 
 class LogSlice(NamedTuple):
-    """`records` are those of the rows `taken`; `rest` is what remains of a row of which only a part was."""
+    """`records` are those of the rows `taken`. `rest` is the remaining part of a row that was
+    taken in part.
+    """
 
     taken: list[LedgerRow]
     rest: list[LedgerRow]
@@ -34,15 +36,15 @@ class LogSlice(NamedTuple):
 
 
 class LogSlices:
-    """One log's living records. `damaged` is set once something could not be read: the log must stay then,
-    with what is left of it.
+    """One log's living records. `damaged` is set once something could not be read; the log must then be kept
+    with its remaining records.
     """
 
     def __init__(self, logs: EntryLogs, index: LedgerIndex, log_id: int, slice_bytes: int) -> None:
         self.damaged = False
         self.log_id = log_id
         self.names: dict[int, LedgerName] = {}
-        """Whose ledger is whose, as far as the log says. Filled by the first slice."""
+        """The names of ledgers in the log, as far as the log has them. The first slice fills this."""
         self._logs = logs
         self._index = index
         self._slice_bytes = slice_bytes
@@ -52,8 +54,8 @@ class LogSlices:
         self._carried: LedgerRow | None = None
 
     def next(self) -> LogSlice | None:
-        """The next slice; what was in the one before must have been moved. None: that was all. Each record's
-        checksum is right. StorageError if the index cannot be read.
+        """The next slice, after the previous one was moved; None after the last. Each record's checksum is
+        right. Raises StorageError if the index cannot be read.
         """
         piece = LogSlice([], [], SegmentMap())
         left = self._slice_bytes
@@ -97,7 +99,9 @@ class LogSlices:
         return piece
 
     def give_up(self, error: StorageError) -> None:
-        """Leave what cannot be read where it is: a reader is told of it, and an operator may rescue it."""
+        """Leave the unreadable records in the log: a reader gets the error, and an operator may
+        rescue them.
+        """
         self.damaged = True
         log.warning("entry log %d is not compacted in full: %s", self.log_id, error)
 
@@ -116,7 +120,7 @@ class LogSlices:
         return True
 
     def _rows_of_footer(self) -> Iterator[LedgerRow | None]:
-        """What the footer lists and the index has just so; None for what does not count."""
+        """The rows that footer and index both have; None for each row that does not count."""
         index, log_id = self._index, self.log_id
         try:
             footer = self._logs.footer_bytes(log_id)
@@ -135,7 +139,9 @@ class LogSlices:
                 self.names = self._logs.names(log_id)
 
     def _rows_of_index(self) -> Iterator[LedgerRow | None]:
-        """The rest. A log may have no footer, and after a rebuild its rows may be cut in another way."""
+        """All other rows. A log may have no footer, and a rebuild may have divided its entries into other
+        rows.
+        """
         index, log_id = self._index, self.log_id
         for ledger_id in list(index.usage.get(log_id, ())):
             if index.lives_in(ledger_id, log_id):

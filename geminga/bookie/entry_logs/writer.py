@@ -1,4 +1,4 @@
-"""Entry logs as they grow: one at a time, closed with a footer once long enough.
+"""Writes entry logs: one at a time, closed with a footer once long enough.
 
 Blocking; for one thread at a time.
 """
@@ -22,13 +22,13 @@ from geminga.storage.disk import Disk, File
 
 # One system call for thousands of records; more would only add to the memory that a flush holds.
 WRITE_BYTES = 1 << 20
-"""Records are handed to the file in parts of about this."""
+"""Records are written to the file in parts of about this size."""
 ROW_BYTES_MAX = 1 << 30
-"""A row's record ends are u32 and counted from its start."""
+"""The limit of a row's length: its record ends are u32, counted from its start."""
 
 
 class EntryLogWriter:
-    """Writes flushed caches. Starts a new log when first used: a log that a crash left open is not
+    """Writes flushed caches. Begins a new log at its first use: a log that a crash left open is not
     continued.
     """
 
@@ -43,21 +43,22 @@ class EntryLogWriter:
         self._synced = 0
         self._rows: list[LedgerRow] = []
         self._names: dict[int, LedgerName] = {}
-        """Of the ledgers in the current log."""
+        """The names of the ledgers in the current log."""
         self._known_names: dict[int, LedgerName] = {}
         self._parts: list[memoryview] = []
         self._parts_bytes = 0
 
     @property
     def log_id(self) -> int | None:
-        """The log that is being written, which must not be deleted."""
+        """The id of the log that is being written, which must not be deleted."""
         return self._log_id if self._file is not None else None
 
     def write(self, cache: SegmentMap, names: dict[int, LedgerName]) -> list[LedgerRow]:
-        """Write everything in the cache, ledger by ledger in entry order. Durable on return.
+        """Write all entries of the cache, ledger by ledger in entry order. Durable on return. Returns the
+        index rows.
 
-        Returns the index rows. `names` are those of ledgers, as far as they are known. StorageError
-        leaves records in a log that no row names; they cost space and nothing else.
+        `names` are the known names of ledgers. After a StorageError the log may have records that no row
+        names; they only cost space.
         """
         rows: list[LedgerRow] = []
         self._known_names = names
@@ -73,7 +74,7 @@ class EntryLogWriter:
         return rows
 
     def finish(self) -> None:
-        """Close the current log with its footer. Durable on return; nothing happens if there is none."""
+        """Close the current log with its footer. Durable on return. Does nothing without a current log."""
         file = self._file
         if file is None:
             return
@@ -94,8 +95,8 @@ class EntryLogWriter:
         self._names = {}
 
     def abandon(self) -> None:
-        """A write has failed for want of space: go on in another log. What the index names stays; a log that
-        it does not name is dead.
+        """A write has failed for lack of space: continue in another log. If the index names the log, it is
+        kept; otherwise it is dead.
         """
         self.close()
         self._rows = []
@@ -104,7 +105,7 @@ class EntryLogWriter:
         self._parts_bytes = 0
 
     def close(self) -> None:
-        """Let the file go without a footer."""
+        """Close the file without a footer."""
         if self._file is not None:
             self._file.close()
             self._file = None

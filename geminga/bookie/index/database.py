@@ -1,12 +1,13 @@
-"""The database of a bookie's index: one that RocksDB finds damaged is put aside and rebuilt.
+"""The database of a bookie's index. If RocksDB finds damage in it, it is renamed and rebuilt.
 
-All that an index says can be found again in entry logs and journal, so damage to it is no reason to refuse a
-start. An empty database takes the damaged one's place, with the reason for it and, if it can still be read,
-which ledgers are fenced or deleted: no log knows that. `Bookie.open` does the rest, as after any loss of the
-index. The damaged one stays beside it, `.damaged`; the one before that goes.
+Entry logs and journals have all that an index has, so damage to the index is no reason to refuse a start. An
+empty database takes the name of the damaged one. It stores the reason and, if they can still be read, the
+ledgers that are fenced or deleted, because no log has these states. `Bookie.open` then fills it, as after
+any loss of the index. The damaged database is kept with the suffix `.damaged`; an earlier one of that name
+is deleted.
 
-Damage met by a read while the bookie runs is noted in a file beside the database, `.damage`, and ends the
-process: an index that answers in part would hide entries, and the next start rebuilds it.
+If a read finds damage while the bookie runs, the reason is written to a file with the suffix `.damage`, and
+the process ends: an index that answers in part would hide entries. The next start rebuilds the index.
 """
 
 from __future__ import annotations
@@ -28,22 +29,25 @@ from geminga.storage.rocksdb import BlockCache, destroy
 
 # Names beside the database, not inside it: its directory is renamed and destroyed as a whole.
 ASIDE, REBUILT, NOTE = ".damaged", ".new", ".damage"
-"""Beside the database: the last one found damaged; one that is being made; why the next start makes one."""
+"""Suffixes of files beside the database: the last damaged database, a new one under construction, and the
+reason for which the next start rebuilds.
+"""
 T = TypeVar("T")
 log = logging.getLogger("geminga.bookie")
 
 
 class IndexDatabase:
-    """A `KeyValue` for a `LedgerIndex`, at `path`, which is created if absent. Opening one that is damaged
-    replaces it; StorageError for any other reason not to open.
+    """A `KeyValue` for a `LedgerIndex`, at `path`, which is created if absent. Opening a damaged database
+    replaces it. Raises StorageError if the database cannot be opened for another reason.
 
-    Methods on any thread, writing ones on one at a time; `run` and the event loop's part are for the loop.
+    Methods may be called on any thread, writing methods on one thread at a time. `run` belongs to the event
+    loop.
     """
 
     def __init__(self, disk: Disk, path: str, *, block_cache: BlockCache | None = None) -> None:
         self.path = path
         self.damage = ""
-        """What was found damaged since it was opened; "" if nothing was."""
+        """The damage that was found since the database was opened; "" if none was."""
         self._disk = disk
         self._cache = block_cache
         self._lock = threading.Lock()
@@ -52,7 +56,9 @@ class IndexDatabase:
         self._values = self._open()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Until damage is found: StorageError, which says that a new start mends it."""
+        """Wait until damage is found. Then raises StorageError, whose text promises that a new start repairs
+        it.
+        """
         self._token = trio.lowlevel.current_trio_token()
         task_status.started()
         if not self.damage:
@@ -61,8 +67,8 @@ class IndexDatabase:
         raise StorageError(f"{self.damage}; start again: the index is then rebuilt from the entry logs")
 
     def replace(self) -> None:
-        """Put an empty database in the place of this one, in which damage was found. Blocking. No other
-        thread may use it meanwhile; all scans are over.
+        """Replace this database, in which damage was found, with an empty one. Blocking. No other thread may
+        use the database meanwhile, and all scans must be over.
         """
         assert self.damage
         states = _readable_states(self._values)
@@ -101,8 +107,8 @@ class IndexDatabase:
         return self._values.memory_bytes()
 
     def close(self) -> None:
-        """As `KeyValue.close`. Damage found by that is for the next start: all that was synced is durable or
-        can be rebuilt.
+        """As `KeyValue.close`. Ignores damage that closing finds: all synced data is durable or can be
+        rebuilt by the next start.
         """
         try:
             self._values.close()
@@ -122,7 +128,9 @@ class IndexDatabase:
             raise
 
     def _note(self, error: CorruptData) -> None:
-        """Durable, so that the next start knows: it may not read that block before a consumer asks for it."""
+        """Write the reason durably for the next start, which may not read that block before a consumer needs
+        it.
+        """
         with self._lock:
             # The first is enough: the whole index is rebuilt, whatever else is damaged.
             if self.damage:
@@ -166,8 +174,8 @@ class IndexDatabase:
         return RocksKeyValue(self.path, block_cache=self._cache, descriptors=self._disk.descriptors)
 
     def _rebuilt(self, damage: str, states: list[tuple[bytes, bytes]]) -> RocksKeyValue:
-        """Put an empty database in its place, but for these states. After a crash at any point the next
-        `_open` goes on.
+        """Replace the database with an empty one that has only these states. After a crash at any point, the
+        next `_open` continues.
         """
         aside, rebuilt = self.path + ASIDE, self.path + REBUILT
         log.error("%s; the index is rebuilt from the entry logs, the damaged one is in %s", damage, aside)
@@ -202,7 +210,7 @@ class IndexDatabase:
 
 
 def _begun(values: RocksKeyValue) -> bool:
-    """Whether this is a database that was put in a damaged one's place and not filled yet."""
+    """Whether this database replaced a damaged one and was not filled yet."""
     try:
         return values.get(REBUILD_KEY) is not None
     except CorruptData:
@@ -210,7 +218,7 @@ def _begun(values: RocksKeyValue) -> bool:
 
 
 def _readable_states(values: RocksKeyValue) -> list[tuple[bytes, bytes]]:
-    """What a damaged database knows of fences and deletions. Closes it."""
+    """The fences and deletions in a damaged database. Closes it."""
     try:
         return list(values.scan(*STATE_KEYS))
     except OutOfDescriptors:
@@ -228,8 +236,8 @@ def _readable_states(values: RocksKeyValue) -> list[tuple[bytes, bytes]]:
 async def opened_with(
     disk: Disk, databases: Sequence[IndexDatabase], open_bookie: Callable[[], Awaitable[T]]
 ) -> T:
-    """`open_bookie()`; once more, with the damaged ones among its `databases` replaced, if it found any so.
-    StorageError as from `open_bookie`.
+    """The result of `open_bookie()`. If that finds damaged `databases`, they are replaced and `open_bookie`
+    is called once more. Raises StorageError as `open_bookie` does.
     """
     try:
         return await open_bookie()

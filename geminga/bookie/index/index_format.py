@@ -1,15 +1,15 @@
 """The index's rows. `docs/formats/index.md` is the page for people.
 
-    "e" ledger u64 first u64      -> row         where a run of a ledger's entries lies
+    "e" ledger u64 first u64      -> row         where the records of a run of entries are
     "g" log u64 ledger u64        -> usage       how much of an entry log is a ledger's
     "l" ledger u64                -> state       fenced, deleted or aside; absent for all others
     "m"                           -> mark        the journal position up to which all is in entry logs
-    "m" journal u32               -> mark        the same for each further journal, numbered from 1
+    "m" journal u32               -> mark        the mark for each further journal, numbered from 1
     "n"                           -> log u64     the next new entry log's id; none below it is used again
     "r"                           -> text        why the index is being rebuilt, until it is
     "u"                           -> "1"         deleted ledgers may be among the rows: it was rebuilt
 
-A row covers consecutive entries whose records lie side by side in one log. Rows of a ledger never overlap.
+A row covers consecutive entries whose records are contiguous in one log. Rows of a ledger never overlap.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ REBUILD_KEY: Final = b"r"
 UNSORTED_KEY: Final = b"u"
 # All states lie together, so that they can be saved from a database in which another block is damaged.
 STATE_KEYS: Final = (b"l", b"m")
-"""The range in which all states lie."""
+"""The range of the keys of all states."""
 # Big-endian, since RocksDB compares keys as bytes: "the greatest key not above" is one seek.
 _KEY: Final = struct.Struct(">cQQ")
 _JOURNAL: Final = struct.Struct(">I")
@@ -51,14 +51,15 @@ _MARK: Final = struct.Struct(">QQ")
 FENCED: Final = 1
 DELETED: Final = 2
 ASIDE: Final = 3
-"""Neither served nor deleted, because the metadata has no record of the ledger."""
+"""The ledger is neither served nor deleted, because the metadata has no record of it."""
 
 
 class Row(NamedTuple):
-    """Entries first .. first + len(ends) - 1 lie in log `log_id` from `offset`.
+    """Entries first .. first + len(ends) - 1 are in log `log_id` from `offset` on. `ends` is where each
+    record ends, counted from `offset`.
 
-    `ends` is where each record ends, counted from `offset`. For entries that were found destroyed in the
-    journal `lost` says where; log id, offset and ends other than their number mean nothing then.
+    If the entries were destroyed in the journal, `lost` names the damage. Log id and offset then mean
+    nothing, and of `ends` only the length counts.
     """
 
     first: int
@@ -73,7 +74,7 @@ class Row(NamedTuple):
 
 
 def row_part(row: Row, first: int, last: int) -> Row:
-    """The row of the entries first..last of this one."""
+    """The row of the entries first..last of this row."""
     if first == row.first and last == row.last:
         return row
     index = first - row.first
@@ -89,8 +90,8 @@ class Usage(NamedTuple):
 
 
 class State(NamedTuple):
-    """A ledger's mark: FENCED, DELETED or ASIDE; of the first two, up to where the journal may hold its
-    entries.
+    """The state of a ledger: FENCED, DELETED or ASIDE. For the first two, also the position up to which the
+    journal may have the ledger's entries.
     """
 
     kind: int
@@ -110,7 +111,7 @@ def state_key(ledger_id: int) -> bytes:
 
 
 def mark_key(journal: int) -> bytes:
-    """The journals are numbered from 0, in the order of their directories."""
+    """The key of a journal's mark. Journals are numbered from 0, in the order of their directories."""
     # The first journal keeps the key that it had before there could be several: one-disk directories of all
     # versions open alike.
     return MARK_KEY + _JOURNAL.pack(journal) if journal else MARK_KEY
@@ -157,7 +158,9 @@ def decode_row(first: int, value: bytes) -> Row:
 
 
 def row_end(value: bytes) -> tuple[int, int]:
-    """Log id and where the row's last record ends in it, without decoding the rest; (0, 0) if it is lost."""
+    """The row's log id and where its last record ends in that log, without decoding the rest; (0, 0) for a
+    lost row.
+    """
     kind, log_id, offset, count = _ROW.unpack_from(value)
     if kind == _LOST:
         return 0, 0

@@ -1,4 +1,5 @@
-"""Where every flushed entry lies, which ledgers are fenced or deleted, and what need not be replayed.
+"""Maps flushed entries to their records, and stores which ledgers are fenced or deleted and where a replay
+begins.
 
 Blocking; the writing methods are for one thread at a time.
 """
@@ -40,7 +41,7 @@ from geminga.storage.key_value import KeyValue
 
 # RocksDB builds a batch in memory, and an index may have millions of rows.
 CLEARED_ROWS_MAX = 10_000
-"""Rows that one batch deletes."""
+"""The limit of rows that one batch deletes."""
 
 
 class LedgerRow(NamedTuple):
@@ -52,25 +53,28 @@ class LedgerIndex:
     """One ledger directory's rows in a `KeyValue` of their own."""
 
     def __init__(self, key_value: KeyValue, *, journals: int = 1) -> None:
-        """`journals`: how many journals the entries come through."""
+        """`journals` is the number of journals through which the entries come."""
         self._map = key_value
         # In memory, since each deletion asks which logs still have a living ledger: by rows that is a scan of
         # all.
         self.usage: dict[int, dict[int, Usage]] = {}
-        """Per entry log, per ledger that has entries in it; as of the last `flushed` or `purge`."""
+        """By entry log, the usage of each ledger with entries in that log; as of the last `flushed` or
+        `purge`.
+        """
         # In memory as well: every read asks whether its ledger is deleted.
         self.states: dict[int, State] = {}
         self.marks = (JournalPosition(0, 0),) * journals
-        """For each journal: everything before this that belongs here is in entry logs."""
+        """For each journal, the mark: everything before it that belongs to this directory is in entry logs.
+        """
         self.next_log_id = 1
-        """No log with this id or a higher one was ever named here."""
+        """The index never named a log with this id or a higher one."""
         self.rebuild_reason = ""
-        """Why the index has to be rebuilt; empty again with the first marks."""
+        """Why the index has to be rebuilt; "" again after the first marks."""
         self.unsorted = False
-        """True from a rebuild until `set_aside` has told which of its ledgers had been deleted."""
+        """True from a rebuild until `set_aside` was called, which separates the deleted ledgers."""
 
     def load(self) -> None:
-        """Read what is kept in memory. CorruptData if the map is damaged."""
+        """Read the parts that are kept in memory. Raises CorruptData if the index is damaged."""
         marks = (self._map.get(mark_key(journal)) for journal in range(len(self.marks)))
         self.marks = tuple(decode_mark(mark) if mark is not None else JournalPosition(0, 0) for mark in marks)
         self.rebuild_reason = (self._map.get(REBUILD_KEY) or b"").decode()
@@ -83,7 +87,7 @@ class LedgerIndex:
             self.states[ledger_of_state_key(key)] = decode_state(value)
 
     def find(self, ledger_id: int, entry_id: int) -> Row | None:
-        """The row that covers the entry."""
+        """The row that covers the entry; None if there is none."""
         # One seek backwards, bounded by the ledger's first key: without the bound a ledger without rows would
         # get the last row of the ledger before it.
         found = self._map.last_before(entry_key(ledger_id, entry_id + 1), entry_key(ledger_id, 0))
@@ -102,8 +106,8 @@ class LedgerIndex:
         return [decode_row(split_key(key)[1], value) for key, value in found]
 
     def ends_in(self, log_ids: Set[int]) -> dict[int, int]:
-        """How far each of these logs goes by the rows that name it. Passes over all rows of all ledgers that
-        have entries in them, one in memory at a time.
+        """For each of these logs, where the last record ends that a row names. Passes over all rows of all
+        ledgers that have entries in them, with one row in memory at a time.
         """
         found = dict.fromkeys(log_ids, 0)
         for ledger_id in {ledger_id for log_id in log_ids for ledger_id in self.usage.get(log_id, ())}:
@@ -114,9 +118,9 @@ class LedgerIndex:
         return found
 
     def missing(self, ledger_id: int, entries: int, log_bytes: Mapping[int, int]) -> list[tuple[int, int]]:
-        """(first, last) of what of the ledger's entries below `entries` is in no log: never indexed,
-        destroyed in the journal, in a log that is not there, or behind its end. `log_bytes` are the sizes of
-        all logs. Ascending.
+        """(first, last) of the ledger's entries below `entries` that are in no log; ascending. These were
+        never indexed, were destroyed in the journal, or are in a missing log or behind a log's end.
+        `log_bytes` are the sizes of all logs.
         """
         found: list[tuple[int, int]] = []
         following = 0
@@ -130,7 +134,9 @@ class LedgerIndex:
         return [*found, (following, entries - 1)] if following < entries else found
 
     def last_entry_id(self, ledger_id: int) -> int:
-        """-1 if the index has no entry of the ledger. May read from disk, a block at most."""
+        """The last entry id in the index; -1 if the index has no entry of the ledger. May read one block
+        from disk.
+        """
         found = self._map.last_before(entry_key(ledger_id + 1, 0), entry_key(ledger_id, 0))
         return decode_row(split_key(found[0])[1], found[1]).last if found is not None else -1
 
@@ -139,7 +145,7 @@ class LedgerIndex:
         return {ledger_id for ledgers in list(self.usage.values()) for ledger_id in ledgers}
 
     def add_usage(self, sums: dict[int, Usage]) -> None:
-        """Add to `sums`, by ledger, what it has in all logs together, deleted ledgers included until they are
+        """Add to `sums`, by ledger, the usage in all logs together. Includes deleted ledgers until they are
         purged.
         """
         for ledgers in list(self.usage.values()):
@@ -150,8 +156,8 @@ class LedgerIndex:
                 )
 
     def flushed(self, rows: Sequence[LedgerRow], marks: tuple[JournalPosition, ...]) -> None:
-        """Record a flushed write cache and that the journals before `marks` are not needed here: both or
-        neither, durable on return. The entry logs must be durable already.
+        """Write the rows of a flushed write cache, and the marks, before which this directory needs nothing.
+        All or nothing; durable on return. The entry logs must be durable already.
         """
         assert len(marks) == len(self.marks)
         self._write_rows(rows, marks)
@@ -162,12 +168,12 @@ class LedgerIndex:
             self.rebuild_reason = ""
 
     def add_rows(self, rows: Sequence[LedgerRow]) -> None:
-        """Record entries that were found in a log."""
+        """Add rows of entries that were found in a log."""
         self._write_rows(rows, ())
 
     def clear(self) -> None:
-        """Forget all rows, the marks first. Fences and deletions stay: no entry log knows them, and neither
-        is ever taken back.
+        """Remove all rows, the marks first. Fences and deletions are kept: no entry log has them, and
+        neither is ever revoked.
         """
         # First and synced: with rows gone and the mark still there, a crash would leave an empty index that
         # looks current.
@@ -214,7 +220,7 @@ class LedgerIndex:
         self.unsorted = self.unsorted or unsorted
 
     def _next_log(self, rows: Sequence[LedgerRow]) -> list[tuple[bytes, bytes]]:
-        """The row that says so if these lie in a log that is newer than all others."""
+        """The row "n" if these rows are in a log that is newer than all others."""
         following = max((row.log_id + 1 for _, row in rows), default=0)
         if following <= self.next_log_id:
             return []
@@ -222,11 +228,11 @@ class LedgerIndex:
         return [(NEXT_LOG_KEY, following.to_bytes(8, "big"))]
 
     def move(self, taken: Sequence[LedgerRow], rest: Sequence[LedgerRow], new: Sequence[LedgerRow]) -> None:
-        """Entries were copied to another log: all in one synced batch, or nothing. The copies are durable
+        """Move rows of entries that were copied to another log, in one synced batch. The copies are durable
         already.
 
-        `taken` are rows, or parts of rows, of the index; `rest` what remains of those; `new` where the
-        copies lie. What belongs to a ledger that was deleted meanwhile is left out.
+        `taken` are rows of the index, or parts of them; `rest` are the remaining parts of these rows; `new`
+        are the rows of the copies. Rows of ledgers that were deleted meanwhile are left out.
         """
         usage = {row.log_id: dict(self.usage.get(row.log_id, {})) for _, row in (*taken, *new)}
         # Deleted while its records were copied. Rows written now would bring it back: `purge` may have run
@@ -265,7 +271,7 @@ class LedgerIndex:
                 self.usage.pop(log_id, None)
 
     def lives_in(self, ledger_id: int, log_id: int) -> bool:
-        """Whether entries of the ledger, which is not deleted, lie in the log."""
+        """Whether the log has entries of the ledger, and the ledger is not deleted."""
         state = self.states.get(ledger_id)
         return (state is None or state.kind != DELETED) and ledger_id in self.usage.get(log_id, ())
 
@@ -275,8 +281,8 @@ class LedgerIndex:
         self.states[ledger_id] = state
 
     def set_aside(self, ledger_ids: Collection[int], *, lift: Collection[int] = ()) -> None:
-        """Keep these ledgers, but serve them no more; those in `lift` are served again. Durable on return,
-        all or nothing, and with it the index is no longer `unsorted`.
+        """Set these ledgers aside, so that they are no longer served; the ledgers in `lift` are served
+        again. All or nothing, durable on return. The index is not `unsorted` from then on.
         """
         aside = State(ASIDE, JournalPosition(0, 0))
         deletes = [state_key(ledger_id) for ledger_id in lift]
@@ -293,10 +299,11 @@ class LedgerIndex:
         return {ledger_id for ledger_id, state in list(self.states.items()) if state.kind == kind}
 
     def purge(self) -> list[int]:
-        """Forget the rows of deleted ledgers, durable on return; the number of ledgers whose rows went.
+        """Remove the rows of deleted ledgers; durable on return. Returns the number of ledgers whose rows
+        were removed.
 
-        A deleted ledger's own state stays until its journal before which it was deleted is gone: until then a
-        replay could meet its entries.
+        The state "deleted" remains until the journal of its position is released, because a replay could
+        find the ledger's entries until then.
         """
         deletes = []
         purged = []
@@ -328,6 +335,6 @@ class LedgerIndex:
         return purged
 
     def forget_log(self, log_id: int) -> None:
-        """The log was deleted; no row names it any more."""
+        """Forget a deleted log, which no row names any more."""
         assert not self.usage.get(log_id)
         self.usage.pop(log_id, None)

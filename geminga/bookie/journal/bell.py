@@ -1,7 +1,7 @@
-"""How a thread wakes the event loop: with one system call, and one more to fall silent again.
+"""Wakes the event loop from a thread with one system call; one more resets the bell.
 
-trio's own way (`run_sync_soon`) takes five, and as many again of Python's; it is the way where a system has
-no eventfd.
+trio's own `run_sync_soon` takes five system calls, and as many Python calls. The bell uses it on systems
+without eventfd.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import trio
 
 
 class Bell:
-    """For one thread and one task. Left only when the thread has ended: its descriptor may be another file's
-    then.
+    """A bell for one thread and one task. Leave the context only after the thread has ended, because another
+    file may get the descriptor then.
     """
 
     def __init__(self) -> None:
-        """On the loop."""
+        """Call on the loop."""
         self._token = trio.lowlevel.current_trio_token()
         self._descriptor = -1
         if hasattr(os, "eventfd"):
@@ -38,7 +38,7 @@ class Bell:
             os.close(self._descriptor)
 
     async def run(self, answer: Callable[[], None]) -> None:
-        """Call `answer` on the loop after each `ring`, once for several, until cancelled."""
+        """Call `answer` on the loop after each `ring`, until cancelled. Several rings may share one call."""
         self._answer = answer
         if self._descriptor < 0:
             # Without an eventfd `ring` calls `answer` by the token; this task exists to be cancelled alike.
@@ -49,7 +49,7 @@ class Bell:
             os.eventfd_read(self._descriptor)
 
     def ring(self) -> None:
-        """On any thread."""
+        """Call on any thread."""
         if self._descriptor >= 0:
             os.eventfd_write(self._descriptor, 1)
         else:

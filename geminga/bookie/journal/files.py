@@ -1,4 +1,4 @@
-"""The journal's files: filled group by group, closed when full, recycled when no longer needed.
+"""The journal's files: written group by group, closed when full, reused when no longer needed.
 
 Blocking; used by one thread at a time, except `release`.
 """
@@ -28,7 +28,7 @@ _monotonic_s = RealClock().monotonic_s
 
 
 class WrittenGroup(NamedTuple):
-    """One group, durable."""
+    """One durable group."""
 
     segments: list[Segment]
     end: JournalPosition
@@ -43,7 +43,7 @@ class WrittenGroup(NamedTuple):
 
 
 class JournalFiles:
-    """Starts a new file on construction: nothing is ever written behind what a crash left."""
+    """Starts a new file on construction: nothing is ever written behind the remains of a crash."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class JournalFiles:
         free: Sequence[str],
     ) -> None:
         """`journal_id` was never used before. `previous` is the end of the last journal that is still needed,
-        `(0, 0)` if none is. `free` are old journals that may be written over.
+        `(0, 0)` if none is. `free` are old journals that may be overwritten.
         """
         self._disk = disk
         self._directory = directory
@@ -74,7 +74,7 @@ class JournalFiles:
 
     @property
     def position(self) -> JournalPosition:
-        """Behind the last group written."""
+        """The position after the last group."""
         return JournalPosition(self._header.journal_id, self._end)
 
     def write(
@@ -85,7 +85,8 @@ class JournalFiles:
         """Write (ledger id, first entry, bodies) triples as one group, with the names of the ledgers that
         begin in it. Durable on return.
 
-        Raises StorageError. The object may not be used again then: what the group left on disk is unknown.
+        Raises StorageError. The object must not be used after that, because the state of the group on disk is
+        unknown.
         """
         offset = self._end
         # A file whose first group is larger than a whole file still takes it: the second condition. Without
@@ -116,7 +117,7 @@ class JournalFiles:
         return WrittenGroup(segments, self.position, entries, record_bytes, end - offset, sync_s)
 
     def release(self, needed: JournalPosition) -> None:
-        """Every journal before the one of `needed` may be written over or deleted. On any thread."""
+        """Allow every journal before the one of `needed` to be overwritten or deleted. Call on any thread."""
         with self._lock:
             released = [journal_id for journal_id in self._old if journal_id < needed.journal_id]
             self._old = [journal_id for journal_id in self._old if journal_id >= needed.journal_id]
@@ -124,20 +125,20 @@ class JournalFiles:
         self._trim_free()
 
     def reuse(self, paths: Sequence[str]) -> None:
-        """Journals of an earlier start that may be written over or deleted, oldest first."""
+        """Add journals of an earlier start that may be overwritten or deleted, oldest first."""
         with self._lock:
             self._free += paths
         self._trim_free()
 
     def keep(self, kept: bool) -> None:
-        """While kept no file is written over, renamed or deleted; what piled up goes with the next `release`.
-        On any thread.
+        """While `kept` is true, no file is overwritten, renamed or deleted; the next `release` catches up.
+        Call on any thread.
         """
         with self._lock:
             self._kept = kept
 
     def close(self) -> None:
-        """Let the file go; nothing is written after this."""
+        """Close the file; nothing is written after this."""
         self._file.close()
 
     def _leave_file(self) -> None:
@@ -193,8 +194,8 @@ class JournalFiles:
 
 
 def _reserve(file: File, needed: int, wanted: int) -> int:
-    """Make the file `wanted` bytes long, or `needed` on a full disk: nothing is written yet, so that trying
-    again is no lie. DiskFull if not even that fits. Returns the length.
+    """Make the file `wanted` bytes long, or `needed` on a full disk; returns the length. Raises DiskFull if
+    not even `needed` fits. Nothing has been written at this point, so a retry is safe.
     """
     try:
         file.allocate(wanted)

@@ -1,18 +1,18 @@
-"""The header of a journal file: either copy of it, or what the groups in the file say of it.
+"""The header of a journal file: either copy of it, or a header reconstructed from the groups in the file.
 
-A file without a header may be one that a crash left before its first sync, with nothing in it, or one whose
-header was damaged. The groups tell: each carries the file's id and its own offset. What else a header says
-that is needed to read the groups can be had from them too:
+A file without a header may be empty, from a crash before its first sync, or its header may have been damaged.
+The groups tell these cases apart, because each has the file's id and its own offset. The groups also yield
+the other fields that are needed to read them:
 
-- The salt is known to no client, so that no payload passes for a group; every group's checksum begins with
-  it. A checksum of 32 bits is all that it becomes there, and CRC can be run backwards: a group whose records
-  prove its runs right gives a salt that has the same effect.
-- The alignment divides every group's offset. Unless they refute it, it is what the settings say.
-- The end of the journal before this one is not to be had. It is needed only if that one is damaged too.
+- No client knows the salt, so no payload passes for a group; every group's checksum begins with the salt. In
+  the checksum, the salt becomes 32 bits, and CRC can run backwards: a group whose records prove its runs
+  yields a salt with an equal effect.
+- The alignment divides every group's offset. Unless the groups refute it, it is the configured one.
+- The end of the previous journal cannot be reconstructed. It is needed only if that journal is damaged, too.
 
-A file that was to be written over, and was not, is full of an older journal's groups, and their payloads may
-contain anything, groups of this very file with the right offsets included. So the first group in the file has
-to be this file's own: it was the first to be written over.
+A file that was about to be reused is full of an older journal's groups. Their payloads may contain anything,
+including groups of this very file with right offsets. So the first group in the file must belong to this
+file, because it is the first to be overwritten.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from geminga.storage.disk import File
 
 SEARCH_BYTES: Final = 1 << 20
 SECTOR_BYTES: Final = 512
-"""Every alignment is a multiple of this, and so every group's offset."""
+"""Every alignment, and so every group's offset, is a multiple of this."""
 # Used where the settings are unknown, as by `geminga bookie inspect`. A journal with another alignment is
 # read all the same: `_rebuild` refutes this one by the offsets of its groups.
 USUAL_ALIGNMENT: Final = 4096
 
 
 class HeaderState(Enum):
-    """The value is what to add to "the header is damaged"."""
+    """The value completes the sentence "the header is damaged"."""
 
     WHOLE = ""
     COPIED = ", one copy of two"
@@ -58,20 +58,20 @@ class HeaderState(Enum):
 
 
 class FoundHeader(NamedTuple):
-    """`header` is None for a file that cannot be read, and for one that holds nothing."""
+    """`header` is None for a file that cannot be read, and for an empty one."""
 
     header: FileHeader | None
     state: HeaderState
 
     @property
     def begun(self) -> bool:
-        """Whether entries may have been promised by groups in this file."""
+        """Whether groups in this file may have confirmed entries."""
         return self.state is not HeaderState.UNUSED
 
 
 def find_header(file: File, journal_id: int, *, alignment: int = USUAL_ALIGNMENT) -> FoundHeader:
-    """What is known of the file that bears this id. Reads all of the file if the header is not whole.
-    `alignment` is what journals are likely to have.
+    """The known header of the file with this id. Reads all of the file if the header is damaged. `alignment`
+    is the one that journals are likely to have.
     """
     data = file.pread(0, FILE_HEADERS_BYTES_MAX)
     first = decode_file_header(data)
@@ -105,17 +105,17 @@ def find_header(file: File, journal_id: int, *, alignment: int = USUAL_ALIGNMENT
 
 
 def foreign_id(file: File, journal_id: int) -> int:
-    """The journal whose whole header stands in this one's file, 0 if none does. A crash came while the file
-    was made ready to be written over, between its new name and its new header: of both journals the earlier
-    had been let go.
+    """The id of the other journal whose whole header is in this file; 0 if there is none. A crash came while
+    the file was prepared for reuse, between its new name and its new header. Both journals had been released
+    before that.
     """
     header = decode_file_header(file.pread(0, FILE_HEADER_BYTES))
     return header.journal_id if header is not None and header.journal_id != journal_id else 0
 
 
 def stated_groups(file: File) -> Iterator[tuple[int, int]]:
-    """(journal id, offset) of everything in the file that says of itself to be a group at its offset, in
-    order. Any payload can say that.
+    """(journal id, offset) of all bytes in the file that look like a group at their offset, in order. Any
+    payload can imitate that.
     """
     for start in range(0, file.size(), SEARCH_BYTES):
         # Windows overlap by one mark: a group may begin on the last bytes of a window.
@@ -131,7 +131,7 @@ def stated_groups(file: File) -> Iterator[tuple[int, int]]:
 
 
 def _rebuild(file: File, journal_id: int, offsets: list[int], alignment: int) -> FileHeader | None:
-    """A header with which the file's groups can be read, if a group at one of `offsets` can be trusted."""
+    """A header with which the file's groups can be read, if a group at one of `offsets` is trustworthy."""
     inside = 0
     found: tuple[int, list[int]] | None = None
     for offset in offsets:
@@ -162,11 +162,11 @@ def _rebuild(file: File, journal_id: int, offsets: list[int], alignment: int) ->
 class _Group(NamedTuple):
     header: GroupHeader
     head: bytes
-    """The group header and the runs."""
+    """The bytes of the group header and the runs."""
 
 
 def _whole_group(file: File, journal_id: int, offset: int) -> _Group | None:
-    """A group whose runs are proved by its records: the first of each run is right, and their lengths lead
+    """A group whose records prove its runs: the first record of each run is right, and the lengths lead
     exactly to the group's end.
     """
     header = decode_group_header(file.pread(offset, GROUP_HEADER.size), journal_id, offset)
@@ -212,7 +212,7 @@ _ROW_BY_TOP: Final = {row >> 24: index for index, row in enumerate(_TABLE)}
 # Each row of CRC-32C's table has another top byte, so the row that a step used can be told from the top byte
 # of its result. That makes every step reversible, and the salt's effect computable without the salt.
 def _before(register: int, data: bytes) -> int:
-    """The register that these bytes have led to `register`."""
+    """The CRC register before these bytes, given the register after them."""
     for byte in reversed(data):
         index = _ROW_BY_TOP[register >> 24]
         register = (register ^ _TABLE[index]) << 8 & _ONES | index ^ byte
@@ -220,8 +220,8 @@ def _before(register: int, data: bytes) -> int:
 
 
 def _salt_of(group: _Group) -> int:
-    """A salt that makes this group's checksum right: the file's own, or one that no checksum can tell from
-    it.
+    """A salt that makes this group's checksum right: the file's own salt, or one that no checksum can
+    distinguish from it.
     """
     crc_at = GROUP_HEADER.size - 4
     register = int.from_bytes(group.head[crc_at : GROUP_HEADER.size], "big") ^ _ONES

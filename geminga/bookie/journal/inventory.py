@@ -1,7 +1,7 @@
-"""Which journals a start finds in a directory, which of them it has to read, and which are gone.
+"""The journals that a start finds in a directory: which it has to read, and which are gone.
 
-Every journal but the first after a start names the one before it and where that one ended; the index's mark
-names the one to begin with. So a journal that was begun and cannot be read is missed, whatever became of it.
+Every journal but the first after a start names the previous one and its end; the index's mark names the first
+journal to read. So a start notices any journal that was begun and cannot be read.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _DAMAGED = (HeaderState.COPIED, HeaderState.REBUILT)
 
 
 class JournalInventory:
-    """The journals of one directory as they were when it was made. Blocking; writes nothing."""
+    """The journals of one directory at construction. Blocking; writes nothing."""
 
     def __init__(
         self, disk: Disk, directory: str, *, file_bytes: int | None = None, alignment: int = USUAL_ALIGNMENT
     ) -> None:
-        """`file_bytes` is the length from which on a journal is left for the next one, if it is known; both
-        figures are likely to be those with which the journals were written.
+        """`file_bytes` is the length at which a journal file is full, if known. Both values are likely to be
+        those with which the journals were written.
         """
         self._disk = disk
         self._file_bytes = file_bytes
         self._directory = directory
         self.found: dict[int, FoundHeader] = {}
-        """By id, ascending."""
+        """Paths by id, ascending."""
         self._let_go = 0
         for journal_id in sorted(ids_in(directory, disk.list(directory), JOURNAL_SUFFIX)):
             with self.open(journal_id) as file:
@@ -47,7 +47,7 @@ class JournalInventory:
 
     @property
     def last_id(self) -> int:
-        """0 if there is no journal, begun or not."""
+        """The greatest id; 0 if there is no journal, begun or not."""
         return max(self.found, default=0)
 
     def path(self, journal_id: int) -> str:
@@ -62,9 +62,9 @@ class JournalInventory:
             file.close()
 
     def starts_after(self, mark: JournalPosition) -> bool:
-        """Whether there was a later mark than this. Journals go oldest first, and only once the mark has
-        passed them: the mark's own is not there while a later one is, or one that it calls for was about to
-        be written over.
+        """Whether a later mark than this existed. Journals are released oldest first, and only after the mark
+        has passed them. So a later mark existed if the mark's own journal is missing while a later one
+        exists, or if a journal that the mark needs was prepared for reuse.
         """
         # An old copy of the index (restored from a backup, say) has a mark that the journals have passed. Its
         # rows miss what was flushed since; trusting it would lose entries that had receipts.
@@ -79,7 +79,7 @@ class JournalInventory:
         return self.stated_end(journal_id) is not None
 
     def stated_end(self, journal_id: int) -> int | None:
-        """Where the next journal says that this one ended, if one does."""
+        """The end of this journal according to the next one; None if the next one does not have it."""
         headers = (found.header for found in self.found.values())
         ends = (each.previous_end for each in headers if each is not None and each.previous_id == journal_id)
         return next(ends, None)
@@ -89,10 +89,11 @@ class JournalInventory:
         return [found.header for found in self._from(mark).values() if found.header is not None]
 
     def synced_end(self, journal_id: int, mark: JournalPosition) -> int | None:
-        """Up to where this journal was synced, as far as a later one proves it; None for the last one.
+        """The position up to which a later journal proves that this one was synced; None for the last
+        journal.
 
-        A next journal that cannot say it any more still proves that this one was full: it was synced at least
-        so far.
+        A next journal that has lost this information still proves that this journal was full, and so synced
+        at least to the usual length.
         """
         stated = self.stated_end(journal_id)
         if stated is not None:
@@ -107,12 +108,12 @@ class JournalInventory:
         return self._file_bytes if followed and mark.journal_id else None
 
     def restored(self, mark: JournalPosition) -> list[str]:
-        """Paths of those with a damaged header that can be read all the same."""
+        """Paths of readable journals with a damaged header."""
         return [self.path(id_) for id_, found in self._from(mark).items() if found.state in _DAMAGED]
 
     def damages(self, mark: JournalPosition) -> list[Damage]:
-        """Of the journals from the mark on: those that were begun and cannot be read, and what a header that
-        had to be rebuilt may not know of.
+        """Damage in the journals from the mark on: journals that were begun and cannot be read, and groups
+        that a reconstructed header may not know of.
         """
         synced: dict[int, int] = {}
         if mark.offset:
@@ -144,11 +145,11 @@ class JournalInventory:
         return [Damage(self.path(header.journal_id), begin, len(between))] if any(between) else []
 
     def spent(self, damages: list[Damage], mark: JournalPosition) -> list[str]:
-        """Journals that may be written over once all from the mark on are replayed, which found `damages`;
-        oldest first.
+        """Journals that may be overwritten after all journals from the mark on were replayed, which found
+        `damages`; oldest first.
 
-        One whose header is damaged in both copies stays as it is, now and at every start, unless its groups
-        could all be read: an operator may get more out of it.
+        If both headers of a journal are damaged, the journal remains as it is at every start, unless all its
+        groups could be read: an operator may recover more from it.
         """
         damaged = {damage.path for damage in damages}
         return [

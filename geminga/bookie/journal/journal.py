@@ -1,13 +1,13 @@
-"""The write-ahead journal as the event loop sees it: a queue in, one callback per group out.
+"""The write-ahead journal for the event loop: a queue of entries, and one callback per group.
 
-While one group is synced the next one gathers in the queue, so a group is as large as the disk is slow, and
-an entry that comes alone is written at once. With `threaded` a thread of its own takes from the queue and
-tells the loop once per group; without, a task does the same work inline, for a simulated disk.
+While one group is synced, the next one gathers in the queue. So groups grow as the disk gets slower, and a
+single entry is written at once. With `threaded`, a dedicated thread takes the queue and notifies the loop
+once per group. Otherwise a task does the work inline, for a simulated disk.
 
-Where the loop says when its turns begin and end, the thread is woken at the end of one, and small groups
-without a waiting publisher keep a distance to the last group.
+If the loop reports the beginning and end of its turns, the thread is woken at the end of one. Small groups
+without a waiting publisher then keep a distance to the last group.
 
-The thread may be told to wait a little for a group to fill (`journal_group_wait_s`).
+The thread may wait a little for a group to fill (`journal_group_wait_s`).
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from geminga.errors import StorageError
 # Polling, in place of a condition that each append would notify: an append must cost no system call, and the
 # wait is off by default (`journalMaxGroupWaitMSec`).
 FILL_CHECK_S = 0.001
-"""A journal that waits for a group to fill looks this often whether it has."""
+"""How often a journal checks whether its group has filled."""
 # The distance saves syncs and costs latency. From this many entries on one sync is shared well enough.
 SPACED_ENTRIES_MAX = 32
-"""So many entries are written at once, however short ago the last group was."""
+"""This many entries are written at once, even shortly after the last group."""
 _monotonic_s = RealClock().monotonic_s
 
 
@@ -45,10 +45,10 @@ class Adder(Protocol):
 
     ledger_id: int
     name: LedgerName | None
-    """Goes into the journal with the entry of id 0, if it is known."""
+    """The ledger's name, if known; the journal stores it with entry 0."""
 
     def durable(self, last_entry_id: int) -> None:
-        """Everything up to this entry is durable and can be read."""
+        """Report that every entry up to this one is durable and can be read."""
         ...
 
 
@@ -67,15 +67,13 @@ class Journal:
         on_failed: Callable[[StorageError], None],
         threaded: bool,
     ) -> None:
-        """`on_group(group, [(adder, its last entry id)])` and `on_failed` are called on the loop, in
-        order.
-        """
+        """`on_group(group, [(adder, its last entry id)])` and `on_failed` are called on the loop in order."""
         self.files = files
         self._queue: deque[QueuedEntry] = deque()
         self.queued_bytes = 0
-        """Of records accepted and not yet reported durable."""
+        """Bytes of records that were accepted and not yet reported durable."""
         self.idle = True
-        """The writer sleeps, or is about to look into the queue once more: it has to be woken."""
+        """The writer sleeps, or is about to check the queue once more: it has to be woken."""
         self._entries_max = settings.journal_group_entries_max
         self._bytes_max = settings.journal_group_bytes_max
         self._on_group = on_group
@@ -90,11 +88,11 @@ class Journal:
         self._group_wait_s = settings.journal_group_wait_s
         self._spacing_s = settings.journal_spacing_s
         self._began_s = -math.inf
-        """The last group."""
+        """When the last group began."""
         self._is_hurried = False
-        """Since the last group was taken a publisher came to wait."""
+        """Whether a publisher began to wait since the last group was taken."""
         self._is_held = False
-        """The thread sleeps although there is something in the queue."""
+        """Whether the thread sleeps although the queue is not empty."""
         self._waiting_since_s = 0.0
         """Nothing in the queue is older than this."""
         # For the statistics of each group: no clock is read for an entry.
@@ -103,12 +101,14 @@ class Journal:
         self._stop_wanted = threading.Event()
         self._follows_turns = False
         self._is_wake_wanted = False
-        """The thread is to be woken at the end of this turn."""
+        """Whether to wake the thread at the end of this turn."""
         self._loop_sleeps = True
-        """Or is about to: what is done has to be told. Otherwise it looks by itself before it does."""
+        """The loop sleeps or is about to, so the thread has to notify it of a group. Otherwise the loop
+        checks by itself before it sleeps.
+        """
         self._broken = False
         self._bell: Bell | None = None
-        """While the thread runs."""
+        """Set while the thread runs."""
 
     @property
     def queued_entries(self) -> int:
@@ -121,7 +121,7 @@ class Journal:
         return len(self._done)
 
     def append(self, adder: Adder, entry_id: int, body: bytes) -> None:
-        """Put one entry into the queue, after the one before it of the same adder. Never waits."""
+        """Queue one entry, after the previous one of the same adder. Never waits."""
         self._queue.append((adder, entry_id, body))
         # Counted by the loop alone: the thread takes entries, the loop subtracts them once they are reported.
         self.queued_bytes += len(body) + RECORD_PREFIX_BYTES
@@ -139,19 +139,19 @@ class Journal:
             self._wake_event.set()
 
     def hurry(self) -> None:
-        """A publisher waits for what it has just put in the queue: begin its group at once."""
+        """A publisher waits for the entry that it has just queued: begin its group at once."""
         self._is_hurried = True
 
     def follow_turns(self, follows: bool) -> None:
-        """While it does, `begin_turn` and `end_turn` are called at the edges of each turn of the loop. The
-        thread is woken at the end of a turn then, when the loop lets go of the interpreter anyway, and what
-        it has done is reported at the beginning of the next one.
+        """Within this context the loop calls `begin_turn` and `end_turn` at the edges of each turn. The
+        thread is then woken at the end of a turn, when the loop releases the interpreter anyway, and finished
+        groups are reported at the beginning of the next turn.
         """
         self._follows_turns = follows and self._threaded
         self.end_turn()
 
     def end_turn(self) -> None:
-        """The loop is about to look for events. Wakes no task."""
+        """The loop is about to wait for events. Wakes no task."""
         self._loop_sleeps = True
         # `_loop_sleeps` must be set before this look: a group done in between is rung for by the thread, and
         # one done before is seen here. In the other order a receipt could wait for the next unrelated event.
@@ -162,7 +162,7 @@ class Journal:
             self._wakes.put(None)
 
     def begin_turn(self) -> None:
-        """The loop has found what it looked for: report what is durable."""
+        """The loop has collected its events: report durable groups."""
         self._loop_sleeps = not self._follows_turns
         if self._done:
             self._deliver()
@@ -175,9 +175,7 @@ class Journal:
         self.end_turn()
 
     async def run(self) -> None:
-        """Until `stop`. Cancelling writes what is queued first. Raises StorageError once the disk has
-        failed.
-        """
+        """Run until `stop`. Cancelling writes the queue first. Raises StorageError if the disk has failed."""
         try:
             if self._threaded:
                 await self._run_thread()
@@ -232,7 +230,7 @@ class Journal:
                 await self._wake_event.wait()
 
     def _work(self, bell: Bell) -> None:
-        """The thread."""
+        """The body of the thread."""
         self._waiting_since_s = _monotonic_s()
         while True:
             if self._queue:
@@ -266,8 +264,8 @@ class Journal:
         self._waiting_since_s = _monotonic_s()
 
     def _keep_distance(self) -> None:
-        """Space groups of entries without a waiting publisher `journal_spacing_s` apart: a publisher that
-        keeps sending would otherwise cost a sync for each entry. Many entries are worth a sync at once.
+        """Space groups of entries without a waiting publisher `journal_spacing_s` apart. Otherwise a
+        publisher that keeps sending would cost a sync for each entry. Many entries are worth a sync at once.
         """
         now_s = _monotonic_s()
         left_s = self._began_s + self._spacing_s - now_s
@@ -321,7 +319,7 @@ class Journal:
         self._done.append((group, last))
 
     def _deliver(self) -> None:
-        """On the loop: report every group that is durable, in order."""
+        """On the loop: report every durable group, in order."""
         done = self._done
         while done:
             outcome = done.popleft()

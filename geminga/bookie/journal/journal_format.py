@@ -1,17 +1,17 @@
 """The journal's bytes. `docs/formats/journal.md` is the page for people.
 
-    file   := file header (512 bytes) | the same again | group*
+    file   := file header (512 bytes) | a copy of it | group*
     group  := group header | run* | record*
     run    := ledger id u64 | first entry u64 | count u32
 
-A group begins at a multiple of the file's alignment; what is between is zeros. A group is what one write and
-one sync carried. Its records are sorted by run: all of the first run's, then all of the second's. With the
-first entry of a ledger goes its name, a run of its own with one record (`records/ledger_name.py`), behind all
-entries. A file may be an old journal that is written over, so whatever follows the last group is old bytes or
-zeros; a group belongs to the file only if it carries the file's journal id.
+A group begins at a multiple of the file's alignment, with zeros in between. A group is what one write and one
+sync carried. Its records are sorted by run: all records of the first run, then all of the second. The name of
+a ledger follows all entries of the group with its first entry, as a run with one record
+(`records/ledger_name.py`). A file may be an old journal that is overwritten, so old bytes or zeros follow the
+last group. A group belongs to the file only if it has the file's journal id.
 
-The group header says up to where the file was synced before the group was written. All below that offset was
-durable: what is wrong there is damage, and what is wrong above it is the torn end of a crash.
+The group header records how far the file was synced before the group was written. All bytes below that offset
+were durable, so an error in them is damage. An error above it is the torn end of a crash.
 """
 
 from __future__ import annotations
@@ -34,19 +34,17 @@ from geminga.bookie.records.records import (
 # program would take a name for an entry; it is kept out by the data directory's format, which version 3
 # raised to 3.
 VERSION: Final = 3
-"""Version 1 had the file header once, and there was no name of a ledger in 1 and 2. All are read, 3 is
-written.
-"""
+"""Version 1 had one file header; versions 1 and 2 had no names of ledgers. All are read, 3 is written."""
 FILE_MAGIC: Final = b"GEMJRNL\0"
 # The header names the journal before it and its end. Only so can a start tell a torn end, which was never
 # promised, from a group that was synced and has rotted since; the file itself looks the same in both cases.
 FILE_HEADER: Final = struct.Struct(">8sIQQIQQI")
-"""magic | version | journal id | salt | alignment | id of the journal before it (0: none) | where that one
-ended | crc
+"""magic | version | journal id | salt | alignment | id of the previous journal (0: none) | end of that
+journal | crc
 """
 # Disks promise at most that one sector is written whole.
 FILE_HEADER_BYTES: Final = 512
-"""One copy of it: a sector of its own, so that writing a group never rewrites the header."""
+"""The size of one copy: a sector of its own, so that writing a group never rewrites the header."""
 FILE_HEADERS_BYTES_MAX: Final = 2 * FILE_HEADER_BYTES
 
 # Not a proof, only what a search looks for first: payloads may contain it.
@@ -57,11 +55,11 @@ GROUP_MAGIC: Final = b"GRP1"
 GROUP_HEADER: Final = struct.Struct(">4sQQQIII")
 """magic | journal id | offset in the file | synced up to | records bytes | runs | crc
 
-The crc is over the file's salt, the header before it and the runs after it. The salt is random, so that
-no client can send a payload that would pass for a group when a torn end is searched. The records carry their
-own crc."""
+The crc covers the file's salt, the header before the crc, and the runs. The salt is random, so no client can
+send a payload that would pass for a group in the search for a torn end. The records have a crc of their own.
+"""
 GROUP_MARK: Final = struct.Struct(">4sQQ")
-"""How a group header begins: what a search for one looks for."""
+"""The first bytes of a group header, for which a search looks."""
 RUN: Final = struct.Struct(">QQI")
 # CRC-32C everywhere: it has hardware support, and Pulsar's own wire checksum is the same polynomial.
 _CRC: Final = struct.Struct(">I")
@@ -84,7 +82,7 @@ class FileHeader(NamedTuple):
 
     @property
     def copies(self) -> int:
-        """How often the header stands at the beginning of the file."""
+        """How many copies of the header begin the file."""
         return 1 if self.version == 1 else 2
 
     @property
@@ -117,14 +115,14 @@ class Run(NamedTuple):
 
     @property
     def is_name(self) -> bool:
-        """No entry, but the ledger's name."""
+        """Whether this run is the ledger's name, not an entry."""
         # BookKeeper marks its meta entries by an entry id that no entry can have, too; so the run's layout
         # could stay.
         return self.first == META_ENTRY_ID
 
     @classmethod
     def table(cls, data: bytes) -> list[Run]:
-        """The runs that stand behind a group header."""
+        """The bytes of the runs that follow a group header."""
         return [cls(*fields) for fields in RUN.iter_unpack(data)]
 
 
@@ -137,7 +135,7 @@ def encode_file_header(header: FileHeader) -> bytes:
 
 
 def decode_file_header(data: bytes) -> FileHeader | None:
-    """One copy; None if these are not the first bytes of a journal of a version that is known."""
+    """One copy; None if these are not the first bytes of a journal of a known version."""
     if len(data) < FILE_HEADER.size:
         return None
     magic, version, journal_id, salt, alignment, previous_id, previous_end, crc = FILE_HEADER.unpack_from(
@@ -160,9 +158,9 @@ def encode_group(
     names: Sequence[tuple[int, LedgerName]] = (),
 ) -> tuple[bytes, list[Segment]]:
     """One group from (ledger id, first entry, bodies) triples, to be written at `offset`, with the names of
-    ledgers; one that cannot be written is left out.
+    ledgers. A name that cannot be encoded is left out.
 
-    Returns its bytes and, as views into them, the entries of each triple.
+    Returns the group's bytes and, as views of them, the entries of each triple.
     """
     # A place kept for the head, which is known only when all records are; joining once copies each payload
     # once.
@@ -198,8 +196,8 @@ def encode_group(
 
 
 def decode_group_header(data: bytes, journal_id: int, offset: int) -> GroupHeader | None:
-    """What stands at `offset` of journal `journal_id`, if it looks like a group header. Its crc needs the
-    runs.
+    """The group header at `offset` of journal `journal_id`; None if the bytes do not look like one. Its crc
+    needs the runs.
     """
     if len(data) < GROUP_HEADER.size:
         return None
@@ -230,9 +228,9 @@ def decode_runs(data: bytes, file: FileHeader, header: GroupHeader) -> list[Run]
 
 
 def walk_run(buffer: bytes, position: int, run: Run) -> tuple[list[int], bool]:
-    """Where the records of a run end, counted from `position`; False if a length leads out of the buffer.
+    """The ends of a run's records, counted from `position`; False if a length leads out of the buffer.
 
-    Only lengths are followed: `records.damaged_record` says which of the records are right.
+    Follows lengths only: `records.damaged_record` checks the records.
     """
     # The table of runs has no lengths: it would cost bytes for each entry, and each record begins with its
     # own.

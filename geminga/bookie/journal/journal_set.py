@@ -1,4 +1,4 @@
-"""All journals of a bookie: each with its own queue, disk and thread; none waits for another's sync."""
+"""All journals of a bookie. Each has its own queue, disk and thread; none waits for another's sync."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from geminga.bookie.records.settings import BookieSettings, journal_share
 from geminga.errors import StorageError
 
 LastEntries = list[tuple[Adder, int]]
-"""(adder, the last entry id of it in the group)"""
+"""(adder, its last entry id in the group)"""
 
 
 class JournalSet:
-    """Belongs to the event loop, but for `release`."""
+    """Belongs to the event loop, except `release`."""
 
     def __init__(
         self,
@@ -31,18 +31,18 @@ class JournalSet:
         on_failed: Callable[[StorageError], None],
         threaded: bool,
     ) -> None:
-        """`settings` are the bookie's. `on_group` is called with a journal's number and each group of it,
-        `on_failed` for the failure of any.
+        """`settings` are the bookie's. `on_group` is called with a journal's number and each of its groups,
+        `on_failed` for the failure of any journal.
         """
         self.positions = [each.position for each in files]
-        """Each journal's end as of the last group whose entries can be found. `on_group` moves it on together
-        with what it does with them: a flush makes the marks of it.
+        """For each journal, the end of the last group whose entries can be found. `on_group` advances it
+        together with its work on the entries; a flush turns the positions into marks.
         """
         # Shared evenly and fixed: a pool that one slow disk fills would stop the publishers of all the
         # others.
         share = journal_share(settings, len(files))
         self.queue_bytes_max = share.queue_bytes_max
-        """Of one journal."""
+        """The limit for one journal."""
         self._journals = tuple(
             Journal(
                 each,
@@ -62,7 +62,7 @@ class JournalSet:
 
     @property
     def queued_bytes(self) -> int:
-        """Of records accepted and not yet reported durable."""
+        """Bytes of records that were accepted and not yet reported durable."""
         return sum([journal.queued_bytes for journal in self._journals])
 
     def queued_counts(self) -> tuple[int, int]:
@@ -71,13 +71,13 @@ class JournalSet:
         return sum(each.queued_entries for each in journals), sum(each.groups_unreported for each in journals)
 
     def is_queue_full(self) -> bool:
-        """Whether one of the journals has its share of what may wait."""
+        """Whether the queue of some journal is full."""
         # Any, not all: which journal a publisher's next entries go to is not known here, and the share is a
         # bound on memory.
         return any(journal.queued_bytes >= self.queue_bytes_max for journal in self._journals)
 
     async def run(self) -> None:
-        """Until `stop`, or all have failed. Cancelling writes what is queued first."""
+        """Run until `stop`, or until all journals have failed. Cancelling first writes the queues."""
         async with trio.open_nursery() as nursery:
             for journal in self._journals:
                 nursery.start_soon(self._run, journal)
@@ -87,8 +87,8 @@ class JournalSet:
             await journal.run()
 
     def hurry(self) -> None:
-        """A publisher waits for what was appended last: have it written at once. Otherwise an entry that
-        comes within a millisecond of the last group may wait until that is over.
+        """A publisher waits for the last appended entry: have it written at once. Otherwise, an entry that
+        arrives within a millisecond of the last group may wait until that millisecond is over.
         """
         for journal in self._journals:
             # All of them: the caller does not know which journal has the entry it waits for, and an early
@@ -97,8 +97,8 @@ class JournalSet:
 
     @contextlib.contextmanager
     def following_turns(self) -> Iterator[None]:
-        """Meanwhile the caller calls `begin_turn` and `end_turn` at the edges of each turn of the loop, which
-        saves wake-ups of threads and tasks.
+        """Within this context the caller calls `begin_turn` and `end_turn` at the edges of each turn of the
+        loop, which saves wake-ups of threads and tasks.
         """
         for journal in self._journals:
             journal.follow_turns(True)
@@ -109,31 +109,31 @@ class JournalSet:
                 journal.follow_turns(False)
 
     def begin_turn(self) -> None:
-        """The loop has looked for events, and no task has run since: report what is durable."""
+        """The loop has collected its events, and no task has run since: report durable groups."""
         for journal in self._journals:
             journal.begin_turn()
 
     def end_turn(self) -> None:
-        """The loop is about to look for events: begin with what was appended. Wakes no task."""
+        """The loop is about to wait for events: begin to write the appended entries. Wakes no task."""
         for journal in self._journals:
             journal.end_turn()
 
     def release(self, needed: Sequence[JournalPosition]) -> None:
-        """Every file before the one of its journal's position may be written over. On any thread."""
+        """Allow every file before the one of its journal's position to be overwritten. Call on any thread."""
         for journal, position in zip(self._journals, needed, strict=True):
             journal.files.release(position)
 
     def keep_files(self, kept: bool) -> None:
-        """While kept no journal file is written over, renamed or deleted."""
+        """Within this context no journal file is overwritten, renamed or deleted."""
         for journal in self._journals:
             journal.files.keep(kept)
 
     def stop(self) -> None:
-        """Write what is queued, then let `run` return."""
+        """Write the queues, then let `run` return."""
         for journal in self._journals:
             journal.stop()
 
     def close_files(self) -> None:
-        """Blocking; once `run` has returned."""
+        """Close all files, after `run` has returned. Blocking."""
         for journal in self._journals:
             journal.files.close()

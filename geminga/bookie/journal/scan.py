@@ -1,8 +1,8 @@
-"""Reading a journal back after a crash: what is whole, what is torn, what is damaged.
+"""Reads a journal back after a crash, and separates whole groups, a torn end, and damage.
 
 The writer has at most one group under way, and syncs it before the next. So a group or a file that is
-followed by another one was synced whole, and any error in it is damage. An error with nothing behind it lies
-in a group that was never confirmed.
+followed by another one was synced whole, and any error in it is damage. An error with nothing behind it is in
+a group that was never confirmed.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from geminga.storage.disk import File
 
 
 class Damage(NamedTuple):
-    """Bytes of a journal that were once synced and are wrong now. `lost` are the entries known to be in
-    them.
+    """Bytes of a journal that were once synced and are wrong now. `lost` are the entries known to have been
+    in them.
     """
 
     path: str
@@ -43,7 +43,7 @@ class Damage(NamedTuple):
 
 
 class ScannedGroup(NamedTuple):
-    """The good entries of one group, where the next one begins, and the names of ledgers in it."""
+    """The valid entries of one group, the offset of the next group, and the names of ledgers in the group."""
 
     segments: list[Segment]
     end: int
@@ -51,11 +51,11 @@ class ScannedGroup(NamedTuple):
 
 
 class JournalScan:
-    """One pass over a journal file from `offset`; iterate `groups`, then look at what was found."""
+    """One pass over a journal file from `offset`. Iterate `groups` first, then read the other attributes."""
 
     def __init__(self, file: File, header: FileHeader, *, synced_end: int | None) -> None:
-        """`synced_end` is where the journal that came after this one says it ended, if there is one: every
-        group that begins before it was synced.
+        """`synced_end` is the end of this journal according to the next journal, if that exists: every group
+        that begins before it was synced.
         """
         self._file = file
         self._header = header
@@ -67,14 +67,14 @@ class JournalScan:
         self.end = 0
 
     def groups(self, offset: int) -> Iterator[ScannedGroup]:
-        """Every group from `offset` (a group's start, or 0 for the first one), one in memory at a time."""
+        """Every group from `offset` on (a group's start, or 0 for the first one), one in memory at a time."""
         for header, runs, end in self._walk(offset):
             names: dict[int, LedgerName] = {}
             yield ScannedGroup(self._segments(header, runs, end, names), end, names)
 
     def run_tables(self, offset: int) -> Iterator[tuple[list[Run], int]]:
-        """What `groups` would yield by the tables alone: whose entries are in each group, and its end. No
-        record is read, so damage to one, or a group cut short behind its table, goes unseen.
+        """As `groups`, from the tables alone: the runs of each group, and its end. Reads no record, so it
+        does not notice a damaged record, or a group that is cut short behind its table.
         """
         for _, runs, end in self._walk(offset):
             yield [run for run in runs if not run.is_name], end
@@ -108,8 +108,8 @@ class JournalScan:
         return header, decode_runs(self._file.pread(offset, header.head_bytes), self._header, header)
 
     def _search(self, offset: int) -> int | None:
-        """Where the next group begins, if any was written behind a place that is not one; the end of the
-        file's synced part if that is known and no group was found before it.
+        """The offset of the next group, if one was written behind bytes that are no group. Without such a
+        group, the end of the file's synced part, if known.
         """
         # Without the offset, which is another one at each place; `_group_at` compares it.
         mark = GROUP_MARK.pack(GROUP_MAGIC, self._header.journal_id, 0)[:-8]
@@ -129,7 +129,7 @@ class JournalScan:
     def _segments(
         self, header: GroupHeader, runs: list[Run], end: int, names: dict[int, LedgerName]
     ) -> list[Segment]:
-        """The good entries of a group that ends at `end`; the names in it are added to `names`."""
+        """The valid entries of a group that ends at `end`; adds the group's names to `names`."""
         begin = header.offset + header.head_bytes
         buffer = self._file.pread(begin, min(header.records_bytes, self._file.size() - begin))
         segments: list[Segment] = []
@@ -168,7 +168,7 @@ class JournalScan:
 
 
 def _sort_out(run: Run, buffer: bytes, start: int, ends: list[int]) -> tuple[list[Segment], list[Run]]:
-    """The good entries of a run, and the bad ones; `ends` may be shorter than the run."""
+    """The valid entries of a run, and the damaged ones; `ends` may be shorter than the run."""
     good: list[Segment] = []
     bad: list[Run] = []
     first = run.first

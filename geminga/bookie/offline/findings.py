@@ -1,4 +1,4 @@
-"""What a verification says: findings, and the words for ledgers' entries in them."""
+"""The findings of a verification, and texts that name the ledgers and entries in them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALL_ROWS = entry_key(0, 0), entry_key(LEDGER_ID_MAX, 2**64 - 1)
 
 
 class Finding(NamedTuple):
-    """Something that is not as it was written. `offset` is None where there is no place to name."""
+    """Bytes that are not as they were written. `offset` is None for a finding about a whole file."""
 
     path: str
     offset: int | None
@@ -30,7 +30,7 @@ class Finding(NamedTuple):
 
 
 class Promised(NamedTuple):
-    """How far the index says that a log goes, and where its rows begin."""
+    """How far a log must reach according to the index, and where its rows begin."""
 
     end: int = 0
     starts: array[int] = array("Q")
@@ -51,7 +51,7 @@ def promised_ends(key_value: KeyValue) -> dict[int, Promised]:
 
 
 def rows_in(log_id: int, key_value: KeyValue | None) -> list[LedgerRow]:
-    """What the index has in a log, as far as it can be read."""
+    """The index's rows in a log, as far as the index can be read."""
     found: list[LedgerRow] = []
     with contextlib.suppress(CorruptData):  # `check_index` reports it
         for key, value in key_value.scan(*ALL_ROWS) if key_value is not None else ():
@@ -73,9 +73,7 @@ def gap_text(ledger_id: int, expected: int, found: int) -> str:
 
 
 def damaged_entries(file: File, bad: BadBytes, rows: Sequence[LedgerRow]) -> dict[int, dict[int, int]]:
-    """By ledger, the entries of these rows that should be in the bad bytes and are not, with their
-    offsets.
-    """
+    """By ledger, the entries of these rows whose records are in the bad bytes, with their offsets."""
     found: dict[int, dict[int, int]] = {}
     bad_end = bad.offset + bad.length
     for ledger_id, row in rows:

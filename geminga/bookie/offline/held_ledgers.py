@@ -1,8 +1,8 @@
-"""Which ledgers a stopped bookie holds, told without writing: what a start would find after its recovery.
+"""Finds the ledgers that a stopped bookie would have after a recovery, without writing.
 
-From the rows that an index keeps of each ledger and log, and from the tables of the journals' groups behind
-the marks; no record is read. An index that the next start will rebuild counts for nothing: then it is the
-entry logs, and all journals, that say it, and ledgers that were deleted are among what they say.
+Reads the index's rows of each ledger and log, and the tables of the journals' groups behind the marks, but
+no record. If the next start will rebuild an index, the index does not count: the entry logs and all journals
+decide then, and deleted ledgers are among theirs.
 """
 
 from __future__ import annotations
@@ -32,32 +32,32 @@ NOWHERE = JournalPosition(0, 0)
 
 
 class StoppedLedgerFiles(NamedTuple):
-    """A ledger directory and its index; None for one that is lost or damaged."""
+    """A ledger directory and its index; None for an index that is lost or damaged."""
 
     directory: str
     key_value: KeyValue | None
 
 
 class HeldLedgers(NamedTuple):
-    """By ledger id, of all directories together."""
+    """Ledger ids, for all directories together."""
 
     held: dict[int, Usage]
-    """Entries and record bytes of each ledger that is not deleted, those set aside among them."""
+    """Entries and record bytes of each ledger that is not deleted, including those set aside."""
     aside: Set[int]
     deleted: Set[int]
-    """As far as an index says so still."""
+    """Ledgers that an index still has as deleted."""
     doubtful: Set[int]
-    """Those of `held` whose index will be rebuilt: they may have been deleted."""
+    """Ledgers of `held` whose index will be rebuilt: they may have been deleted."""
 
     @property
     def last_id(self) -> int:
-        """The greatest id that was ever used, as far as can be seen; -1 if there is none."""
+        """The greatest id that was ever used, as far as the files show it; -1 if there is none."""
         return max((*self.held, *self.deleted), default=-1)
 
 
 def held_ledgers(disk: Disk, journals: Sequence[str], ledgers: Sequence[StoppedLedgerFiles]) -> HeldLedgers:
-    """`journals` and `ledgers` are the bookie's directories, in the order of its lists; one that is not there
-    is empty. Blocking. StorageError if a file cannot be read.
+    """The ledgers in these directories, which are in the order of the bookie's lists. A missing directory
+    counts as empty. Blocking. Raises StorageError if a file cannot be read.
     """
     inventories = [
         JournalInventory(disk, path) if disk.exists(path := journal_directory(directory)) else None
@@ -77,7 +77,7 @@ def held_ledgers(disk: Disk, journals: Sequence[str], ledgers: Sequence[StoppedL
 
 
 def held_by(indexes: Sequence[LedgerIndex]) -> HeldLedgers:
-    """The same of indexes that have all: nothing waits in the journals."""
+    """As `held_ledgers`, from indexes that have all entries, so that none waits in the journals."""
     held: dict[int, Usage] = {}
     for index in indexes:
         index.add_usage(held)
@@ -140,7 +140,7 @@ class _Directory:
 
 
 def _readable(values: KeyValue | None, journals: int) -> LedgerIndex | None:
-    """With as much of its states as can be read, if it has to be rebuilt."""
+    """The database with as many of its states as can be read, if it has to be rebuilt."""
     if values is None:
         return None
     index = LedgerIndex(values, journals=journals)
@@ -152,8 +152,8 @@ def _readable(values: KeyValue | None, journals: int) -> LedgerIndex | None:
 
 
 def _add_unflushed(inventory: JournalInventory, number: int, directories: Sequence[_Directory]) -> None:
-    """What lies behind a directory's mark in this journal; of a ledger that has entries in logs it may be
-    known there, and is not counted again.
+    """Add the entries behind a directory's mark in this journal. Entries of a ledger that has entries in
+    logs may be known already, and are not counted again.
     """
     flushed = [set(directory.held) for directory in directories]
     for ledger_id, entries, end in _runs(inventory, min(each.marks[number] for each in directories)):

@@ -1,7 +1,8 @@
-"""Looking at a stopped bookie's files: lists, records, and what the journal still holds. Nothing is written.
+"""Inspects a stopped bookie's files: lists, records, and the entries that only the journal has. Writes
+nothing.
 
-For tools that hold the directory's lock. Blocking. One window of a file, one group or one footer is in memory
-at a time.
+For tools that hold the directory's lock. Blocking. One window of a file, one group or one footer is in
+memory at a time.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from geminga.storage.disk import Disk, File
 
 
 class LogRecord(NamedTuple):
-    """A right record of an entry log."""
+    """A valid record of an entry log."""
 
     offset: int
     ledger_id: int
@@ -43,7 +44,7 @@ class LogRecord(NamedTuple):
 
     @property
     def is_name(self) -> bool:
-        """No entry, but the ledger's name."""
+        """Whether this record is the ledger's name, not an entry."""
         return self.entry_id == META_ENTRY_ID
 
     @property
@@ -52,15 +53,15 @@ class LogRecord(NamedTuple):
 
 
 class BadBytes(NamedTuple):
-    """A stretch of a file that is not what was written there."""
+    """A part of a file that is not what was written there."""
 
     offset: int
     length: int
 
 
 class JournalFile(NamedTuple):
-    """One journal. `header` is None for a file that cannot be read, or that holds nothing; `synced_end` is
-    where the next journal says this one ended.
+    """One journal. `header` is None for a file that cannot be read, and for an empty one. `synced_end` is
+    the end of this journal according to the next one.
     """
 
     journal_id: int
@@ -72,12 +73,12 @@ class JournalFile(NamedTuple):
 
     @property
     def begun(self) -> bool:
-        """Whether entries may have been promised by what it holds, or held."""
+        """Whether the file has, or had, groups that may have confirmed entries."""
         return self.state is not HeaderState.UNUSED or self.synced_end is not None
 
 
 def entry_log_ids(disk: Disk, directory: str) -> list[int]:
-    """Ascending. `directory` is the entry logs' own."""
+    """The ids of the entry logs, ascending. `directory` is the entry logs' own."""
     return EntryLogs(disk, directory).ids() if disk.exists(directory) else []
 
 
@@ -99,7 +100,7 @@ def journal_files(disk: Disk, directory: str) -> list[JournalFile]:
 
 
 class LogContents(NamedTuple):
-    """What one entry log holds, by ledger: entries and record bytes, deleted ledgers included."""
+    """The contents of one entry log, by ledger: entries and record bytes, including deleted ledgers."""
 
     closed: bool
     ledgers: dict[int, tuple[int, int]]
@@ -111,7 +112,9 @@ class LogContents(NamedTuple):
 
 
 def log_contents(disk: Disk, directory: str, log_id: int) -> LogContents:
-    """From the footer; a log without one is read through, up to the first record that is not whole."""
+    """The contents, from the footer. A log without a footer is read up to the first record that is not
+    whole.
+    """
     file = disk.open(entry_log_path(directory, log_id))
     try:
         footer = read_footer(file)
@@ -135,17 +138,17 @@ def log_contents(disk: Disk, directory: str, log_id: int) -> LogContents:
 
 
 def name_at(file: File, record: LogRecord) -> LedgerName | None:
-    """What a record with `is_name` says; None if it is not one that can be read."""
+    """The name in a record with `is_name`; None if it cannot be decoded."""
     return decode_name(file.pread(record.offset + RECORD_PREFIX_BYTES, record.body_bytes))
 
 
 def log_id_in_header(file: File) -> int | None:
-    """None if the file does not begin as an entry log."""
+    """The log id in the header; None if the file does not begin like an entry log."""
     return decode_header(file.pread(0, HEADER_BYTES))
 
 
 def footer_of(file: File) -> tuple[Footer | None, BadBytes | None]:
-    """A closed log's footer; or where it is damaged; or (None, None) for a log that was never closed."""
+    """A closed log's footer, or the damage to it, or (None, None) for a log that was never closed."""
     footer = read_footer(file)
     if footer is not None:
         return footer, None
@@ -160,7 +163,7 @@ def footer_of(file: File) -> tuple[Footer | None, BadBytes | None]:
 
 
 def records_end(file: File) -> int:
-    """Where a closed log's records end and its footer begins; the file's end for another one."""
+    """Where a closed log's records end and its footer begins; for any other log, the end of the file."""
     size = file.size()
     trailer = decode_trailer(file.pread(max(0, size - TRAILER_BYTES), TRAILER_BYTES))
     return trailer.offset if trailer is not None else size
@@ -171,8 +174,9 @@ def walk_records(
 ) -> Iterator[LogRecord | BadBytes]:
     """Every record from `begin` up to `end`, checked.
 
-    Where none stands the walk goes on behind it if its length leads to a right one, else at the next offset
-    of `resume` (ascending places where records are known to begin), else it ends.
+    If the bytes at an offset are no record, the walk continues behind them if their length leads to a valid
+    record. Otherwise it continues at the next offset of `resume`, which are ascending offsets at which
+    records are known to begin, or ends.
     """
     window, window_start = file.pread(begin, SCAN_BYTES), begin
 
@@ -215,9 +219,9 @@ def _stated_end(file: File, offset: int) -> int:
 def unflushed(
     disk: Disk, directories: Sequence[str], indexes: Sequence[LedgerIndex]
 ) -> Iterator[tuple[JournalFile, Segment]]:
-    """What a start would replay: entries that are in a journal behind the mark of their ledger directory and
-    not in its index. `directories` are those with the journals' files, `indexes` one of each ledger
-    directory.
+    """The entries that a start would replay: those behind the mark of their ledger directory that are not in
+    its index. `directories` are those with the journals' files; `indexes` are those of the ledger
+    directories.
     """
     for number, directory in enumerate(directories):
         yield from _unflushed(disk, directory, number, indexes)

@@ -1,4 +1,4 @@
-"""Whose ledger is whose, from a stopped bookie's files alone: no metadata and no index is needed."""
+"""Names the ledgers of a stopped bookie from its files alone, without metadata and index."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from geminga.names import TopicName
 from geminga.storage.disk import Disk
 
 MANAGED_LEDGERS: Final = "/managed-ledgers"
-"""Where the metadata has its topics (`metadata/records.py`)."""
+"""The path below which the metadata has its topics (`metadata/records.py`)."""
 
 __all__ = ["LedgerName", "ledger_names"]
 
 
 def ledger_names(disk: Disk, journals: Sequence[str], entry_logs: Sequence[str]) -> dict[int, LedgerName]:
-    """Every ledger that a journal or an entry log names, deleted ones included as long as their files are
-    there. `journals` are the directories with the journal files, `entry_logs` those with the entry logs.
+    """Every ledger that a journal or an entry log names, including deleted ones as long as their files
+    exist. `journals` are the directories with the journal files, `entry_logs` those with the entry logs.
 
-    Blocking; one footer, one group or one window of a file is in memory at a time. Damaged bytes cost the
-    names that stand in them and no others. Raises StorageError for what cannot be read at all.
+    Blocking; one footer, one group or one window of a file is in memory at a time. Damaged bytes only lose
+    the names in them. Raises StorageError if a file cannot be read at all.
     """
     names: dict[int, LedgerName] = {}
     for directory in journals:
@@ -60,7 +60,7 @@ def _names_in_log(disk: Disk, directory: str, log_id: int) -> Iterator[tuple[int
 
 
 def _path_of(topic: str) -> str:
-    """Entry logs of version 1 have the topic's name, or a path."""
+    """The topic's path. Entry logs of version 1 have the topic's name or a path."""
     try:
         return f"{MANAGED_LEDGERS}/{TopicName.parse(topic).path}" if "://" in topic else topic
     except GemingaError:

@@ -1,7 +1,7 @@
-"""Checking everything that a stopped bookie has on disk, byte by byte where there are checksums.
+"""Verifies all files of a stopped bookie, byte by byte where checksums exist.
 
-Every record of every entry log, footers against records, every group and record of every journal, every row
-of the index against the record that it names, and the sums that the index keeps. Nothing is written.
+Checks every record of every entry log, footers against records, every group and record of every journal,
+every row of the index against its records, and the sums in the index. Writes nothing.
 """
 
 from __future__ import annotations
@@ -44,28 +44,28 @@ from geminga.storage.key_value import KeyValue
 
 BAD_RECORDS_KEPT_MAX = 100_000
 RUNS_NAMED_MAX = 5
-"""Runs of entries that one finding names."""
+"""The limit of runs of entries that one finding names."""
 LOAD_BYTES_MAX = 4 << 20
-"""Records that are checked against the index at once."""
+"""The record bytes that are checked against the index at once."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """What was looked at."""
+    """Counts of what was checked."""
 
     entry_logs: int = 0
     log_records: int = 0
     log_bytes: int = 0
     unfinished_bytes: int = 0
-    """Behind the last whole record of a log that was never closed, and named by no row of the index."""
+    """Bytes behind the last whole record of logs that were never closed, which no row of the index names."""
     journals: int = 0
     journals_unused: int = 0
-    """Made ready and never written."""
+    """Journals that were prepared and never written."""
     journal_groups: int = 0
     journal_records: int = 0
     torn_bytes: int = 0
-    """Of last groups that are not whole, with nothing to prove a sync of them: cut short by a crash, or
-    damaged at the very end.
+    """Bytes of incomplete last groups that nothing proves to be synced: a crash cut them short, or the very
+    end is damaged.
     """
     index_rows: int = 0
     index_entries: int = 0
@@ -73,18 +73,20 @@ class Counts:
 
 
 class Verification:
-    """One pass. `report` is called with each finding as it is made; `counts` grows meanwhile."""
+    """One verification. Calls `report` with each finding at once; `counts` grows meanwhile."""
 
     def __init__(
         self, disk: Disk, report: Callable[[Finding], None], topic_of: Callable[[int], str] = lambda _: ""
     ) -> None:
-        """`topic_of(ledger_id)` is for the text of findings; "" if it is not known."""
+        """`topic_of(ledger_id)` is used in the texts of findings; "" if unknown."""
         self.counts = Counts()
         self._topic_of = topic_of
         self.disk = disk
         self._report = report
         self._bad_records: set[tuple[str, int]] = set()
-        """(path, offset) of what was reported already: a row that names it says nothing new."""
+        """(path, offset) of records that were reported already, so that a row that names one is not reported
+        again.
+        """
 
     def add(self, finding: Finding) -> None:
         """Count and report a finding of another check."""
@@ -97,7 +99,9 @@ class Verification:
     # ---- entry logs
 
     def check_logs(self, directory: str, key_value: KeyValue | None) -> None:
-        """`key_value` is the index, if it can be read: it says how far a log that was not closed goes."""
+        """Check all entry logs. `key_value` is the index, if it can be read; it states how far a log that
+        was not closed must reach.
+        """
         promised = promised_ends(key_value) if key_value is not None else {}
         for log_id in entry_log_ids(self.disk, directory):
             path = entry_log_path(directory, log_id)
@@ -188,7 +192,9 @@ class Verification:
     # ---- journals
 
     def check_journals(self, directory: str, mark: JournalPosition | None) -> None:
-        """`mark` is the earliest that a ledger directory has in this journal; None if it is not known."""
+        """Check a journal. `mark` is the earliest mark that a ledger directory has in it; None
+        if unknown.
+        """
         journals = journal_files(self.disk, directory)
         if mark is not None and mark.offset and mark.journal_id not in {each.journal_id for each in journals}:
             path = journal_path(directory, mark.journal_id)
@@ -230,7 +236,7 @@ class Verification:
     # ---- the index
 
     def check_index(self, path: str, key_value: KeyValue, directory: str, *, journals: int) -> None:
-        """Every row against the records of `directory`, the entry logs' own."""
+        """Check every row against the records in `directory`, the entry logs' own."""
         index = LedgerIndex(key_value, journals=journals)
         logs = EntryLogs(self.disk, directory)
         present = set(logs.ids()) if self.disk.exists(directory) else set()

@@ -1,4 +1,4 @@
-"""Which entries of a ledger, as ranges."""
+"""Entries of a ledger as ranges of ids."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from geminga.bookie.records.records import Run
 
 
 def runs_of(entry_ids: Iterable[int]) -> list[tuple[int, int]]:
-    """(first, last) of what follows each other in ascending ids."""
+    """(first, last) of each run of consecutive ids. `entry_ids` are ascending."""
     runs: list[tuple[int, int]] = []
     for each in entry_ids:
         if runs and runs[-1][1] == each - 1:
@@ -20,7 +20,7 @@ def runs_of(entry_ids: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def joined(runs: Iterable[Run]) -> list[Run]:
-    """Runs in order of ledger and entries, those that follow each other as one."""
+    """Runs in order of ledger and entries, with adjacent runs joined."""
     found: list[Run] = []
     for run in runs:
         before = found[-1] if found else None
@@ -32,7 +32,7 @@ def joined(runs: Iterable[Run]) -> list[Run]:
 
 
 class EntryRanges:
-    """Ascending, disjoint ranges of entry ids; what touches is one range."""
+    """Ascending, disjoint ranges of entry ids; adjacent ranges are joined."""
 
     # Two lists of numbers and not a list of pairs: a damaged log may cost thousands of ranges, and `bisect`
     # on plain integers needs no key function.
@@ -46,13 +46,13 @@ class EntryRanges:
         return len(self._firsts)
 
     def missing_before(self, first: int) -> int | None:
-        """The first of the entries that are missing directly before this one; None if none is."""
+        """The first of the missing entries directly before this one; None if none is missing there."""
         at = bisect_right(self._firsts, first)
         last = self._lasts[at - 1] if at else -1
         return last + 1 if last < first - 1 else None
 
     def missing(self, first: int, last: int) -> list[tuple[int, int]]:
-        """(first, last) of what is not there of these entries."""
+        """(first, last) of each missing part of these entries."""
         pieces = []
         while first <= last:
             at = bisect_right(self._firsts, first)
@@ -65,7 +65,7 @@ class EntryRanges:
         return pieces
 
     def add(self, first: int, last: int) -> list[tuple[int, int]]:
-        """(first, last) of what is new of these entries."""
+        """Add these entries; returns (first, last) of each part that is new."""
         pieces = self.missing(first, last)
         for begin, end in pieces:
             at = bisect_right(self._firsts, begin)

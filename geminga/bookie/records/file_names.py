@@ -1,4 +1,4 @@
-"""Every file name of the bookie, in one place.
+"""Every file name of the bookie.
 
     <directory>/journal/<id>.journal       the write-ahead journal
     <directory>/entry-logs/<id>.log        entry logs
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from geminga.errors import StorageError
 
 ID_MAX = (1 << 63) - 1
-"""Ids are 64 bits in all formats, and the next one has to be, too."""
+"""Ids have 64 bits in all formats; the id after the greatest must fit, too."""
 JOURNAL_SUFFIX = ".journal"
 ENTRY_LOG_SUFFIX = ".log"
 
@@ -43,9 +43,8 @@ def parse_id(name: str, suffix: str) -> int | None:
 
 
 def ids_in(directory: str, names: Iterable[str], suffix: str) -> list[int]:
-    """The ids of the files of this kind among the names in a directory, in their order.
-
-    StorageError if one is beyond `ID_MAX`: no bookie has written it, and none could go on after it.
+    """The ids of the files of this kind among the names in a directory, ascending. Raises StorageError if an
+    id is above `ID_MAX`: no bookie has written such a file, and no later id would fit.
     """
     ids = []
     for name in names:

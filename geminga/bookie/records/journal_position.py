@@ -6,9 +6,7 @@ from typing import NamedTuple
 
 
 class JournalPosition(NamedTuple):
-    """A place between two groups. Everything before it in this file, and every file before it, comes
-    earlier.
-    """
+    """A position between two groups. All bytes before it in its file, and all earlier files, precede it."""
 
     journal_id: int
     offset: int

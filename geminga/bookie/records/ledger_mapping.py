@@ -1,8 +1,8 @@
-"""Which journal and which ledger directory a ledger belongs to, for good. After BookKeeper, which takes the
-ledger's id modulo their number for both.
+"""Maps a ledger to its journal and its ledger directory, for good. As in BookKeeper, the index of either is
+the ledger's id modulo their number.
 
-The lists of directories are fixed with the first start (`bookie/running/directory_lists.py`), so the numbers
-never change.
+The first start fixes the lists of directories (`bookie/running/directory_lists.py`), so the numbers never
+change.
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ from geminga.bookie.records.journal_position import JournalPosition
 
 
 def directory_index(ledger_id: int, count: int) -> int:
-    """The number, counted from 0, of the one of `count` journals, or ledger directories, that is the
-    ledger's.
-    """
+    """The index, from 0, of a ledger's journal or ledger directory, among `count` of them."""
     # No table: the mapping must be known to a start that has nothing but the files.
     return ledger_id % count
 
 
 def needed_from(marks: Iterable[tuple[JournalPosition, ...]]) -> tuple[JournalPosition, ...]:
-    """For each journal the position from which on some ledger directory needs it. `marks` has, for each
-    ledger directory, the positions up to which it needs none of them.
+    """For each journal, the earliest position that some ledger directory still needs. `marks` has, for each
+    ledger directory, its mark in each journal: the position before which it needs nothing.
     """
     return tuple(min(of_journal) for of_journal in zip(*marks, strict=True))

@@ -1,9 +1,10 @@
-"""The purpose and topic of a ledger, written beside its entries for readers of the files without metadata.
+"""The purpose and topic of a ledger, written beside its entries, so that the files can be read without
+metadata.
 
     name := purpose length u8 | purpose (UTF-8) | topic (UTF-8)
 
-In a journal and in an entry log a name is the body of a record with the ledger's id and `META_ENTRY_ID`,
-BookKeeper's meta entries. It is not served as an entry: it has no row, no reader gets it, no sum counts it.
+In a journal and in an entry log, a name is the body of a record with the ledger's id and `META_ENTRY_ID`,
+like BookKeeper's meta entries. A name is not an entry: it has no row, no reader gets it, no sum counts it.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from typing import Final, NamedTuple
 META_ENTRY_ID: Final = 2**64 - 1
 """No entry has this id."""
 NAME_BYTES_MAX: Final = 2**16 - 1
-"""Of an encoded name: its length is a u16 in an entry log's footer."""
+"""The limit of an encoded name: its length is a u16 in an entry log's footer."""
 _PURPOSE_BYTES_MAX: Final = 2**8 - 1
 
 
 class LedgerName(NamedTuple):
-    """`purpose` is that of the ledger's metadata record ("data", "cursor", "bucket"), "" where it is not
-    known; `topic` is the path of the topic's metadata node.
+    """`purpose` is that of the ledger's metadata record ("data", "cursor", "bucket"), "" if unknown. `topic`
+    is the path of the topic's metadata node.
     """
 
     purpose: str
@@ -29,12 +30,12 @@ class LedgerName(NamedTuple):
 
 
 NAMELESS: Final = LedgerName("", "")
-"""What is known of a ledger of which nothing is known."""
+"""The name of a ledger of which nothing is known."""
 
 
 def encode_name(name: LedgerName) -> bytes:
-    """The body of a meta record; b"" for a name that cannot be written: it is too long, or no UTF-8. That
-    must keep no entry from being written.
+    """The body of a meta record. b"" for a name that cannot be encoded, because it is too long or no UTF-8: a
+    bad name must not keep an entry from being written.
     """
     try:
         purpose, topic = name.purpose.encode(), name.topic.encode()
@@ -48,7 +49,7 @@ def encode_name(name: LedgerName) -> bytes:
 
 
 def decode_name(body: bytes) -> LedgerName | None:
-    """None if these bytes are no name, whatever their checksum says."""
+    """The name in these bytes; None if they hold no name, even with a right checksum."""
     if not body or 1 + body[0] > len(body):
         return None
     begin = 1 + body[0]
@@ -59,7 +60,7 @@ def decode_name(body: bytes) -> LedgerName | None:
 
 
 def more_telling(one: LedgerName | None, other: LedgerName) -> LedgerName:
-    """Of two names of the same ledger the one that says more; the first if both say as much."""
+    """The more complete of two names of one ledger; the first if both are equally complete."""
     # A log of version 1 knows topics and no purposes, and a crash may have left a log with the topic alone.
     if one is None or (bool(other.topic), bool(other.purpose)) > (bool(one.topic), bool(one.purpose)):
         return other

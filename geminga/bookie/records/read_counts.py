@@ -1,4 +1,4 @@
-"""Where what is read from a bookie was found: counted for each read, not for each entry."""
+"""Counts of the layers in which reads found their entries, updated once per read, not per entry."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from typing import NamedTuple
 
 
 class ReadStatistics(NamedTuple):
-    """Since `open`. Entries, and bytes of their bodies, that a read found..."""
+    """Counts since `open`: entries, and bytes of their bodies, by the layer in which a read found them."""
 
     write_cache_entries: int = 0
     write_cache_bytes: int = 0
-    """...in memory, before they are in an entry log."""
+    """Entries in memory that were not in an entry log yet."""
     read_cache_entries: int = 0
     read_cache_bytes: int = 0
-    """...in memory, brought by an earlier read or by read-ahead."""
+    """Entries in memory that an earlier read or read-ahead had loaded."""
     log_entries: int = 0
     log_bytes: int = 0
-    """...in an entry log: it had to wait."""
+    """Entries in an entry log: the read waited for the disk."""
     log_loads: int = 0
-    """How often entry logs were read, read-ahead included."""
+    """How often entry logs were read, including read-ahead."""
 
 
 NOTHING_READ = ReadStatistics()
 
 
 class Found:
-    """Of one place."""
+    """Counts for one layer."""
 
     __slots__ = ("bytes", "entries")
 

@@ -1,12 +1,12 @@
-"""Entries as bytes: one record each, the same in the journal, in memory and in entry logs.
+"""Entries as bytes: one record each, with equal bytes in the journal, in memory and in entry logs.
 
     record := length u32 | ledger id u64 | entry id u64 | crc u32 | body        (all numbers big-endian)
 
-`length` is the body's. `crc` is CRC-32C over the twenty bytes before it and then the body, so that a record
-that is read from the wrong place is noticed like one with wrong bytes.
+`length` is the body's. `crc` is CRC-32C over the twenty bytes before it and the body, so a record that is
+read from a wrong offset is detected like wrong bytes.
 
-A record is made once, in the journal's thread, and copied as it is from there on: its checksum accompanies
-the entry from the first write to the last read.
+The journal's thread makes a record once; later layers copy it. So an entry's checksum accompanies the entry
+from the first write to the last read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RECORD_PREFIX_BYTES: Final = RECORD_HEAD.size + RECORD_CRC.size
 
 
 class Run(NamedTuple):
-    """Consecutive entries of one ledger, `last` included."""
+    """Consecutive entries of one ledger; `last` is included."""
 
     ledger_id: int
     first: int
@@ -38,10 +38,9 @@ class Run(NamedTuple):
 # A class with slots and no NamedTuple: a flush makes hundreds of thousands, and the read cache needs identity
 # for its order of use, not equality of contents.
 class Segment:
-    """Consecutive entries of one ledger: their records side by side in `buffer` from `start`.
-
-    `ends[i]` is where the record of entry `first + i` ends, counted from `start`: an `array("I")`, or a
-    `range` if all are equally long. The buffer may be shared with other segments and is never changed.
+    """Consecutive entries of one ledger: their records are contiguous in `buffer` from `start` on. `ends[i]`
+    is where the record of entry `first + i` ends, counted from `start`. `ends` is an `array("I")`, or a
+    `range` if all records are equally long. Other segments may share the buffer, which never changes.
     """
 
     __slots__ = ("buffer", "ends", "first", "ledger_id", "start")
@@ -62,11 +61,13 @@ class Segment:
         return self.ends[-1]
 
     def records(self) -> memoryview:
-        """All records, as they are written to an entry log."""
+        """The bytes of all records, ready for an entry log."""
         return memoryview(self.buffer)[self.start : self.start + self.ends[-1]]
 
     def bodies(self, first: int, last: int) -> list[bytes]:
-        """The bodies of entries first..last, both inside this segment. Not checked: see `damaged_record`."""
+        """The bodies of entries first..last, which must be in this segment. Does not check them: see
+        `damaged_record`.
+        """
         buffer, start, ends = self.buffer, self.start + RECORD_PREFIX_BYTES, self.ends
         index = first - self.first
         begin = ends[index - 1] if index else 0
@@ -77,13 +78,13 @@ class Segment:
         return bodies
 
     def body_bytes(self, first: int, last: int) -> int:
-        """How long the bodies of entries first..last are in all."""
+        """The total length of the bodies of entries first..last."""
         index = first - self.first
         begin = self.ends[index - 1] if index else 0
         return self.ends[last - self.first] - begin - (last - first + 1) * RECORD_PREFIX_BYTES
 
     def part(self, first: int, last: int) -> Segment:
-        """The entries first..last of this one, sharing its buffer."""
+        """The entries first..last of this segment, in the shared buffer."""
         if first == self.first and last == self.last:
             return self
         index = first - self.first
@@ -92,8 +93,8 @@ class Segment:
         return Segment(self.ledger_id, first, self.buffer, self.start + begin, ends)
 
     def detached(self) -> Segment:
-        """The same entries, in a buffer of their own unless this one holds little else: a cache that keeps
-        them does not keep a large buffer alive.
+        """The same entries. If they are a small part of the buffer, they get a buffer of their own, so that a
+        cache does not keep a large buffer alive for them.
         """
         # An eighth of waste is cheaper than copying everything else.
         if self.ends[-1] * 8 >= len(self.buffer) * 7:
@@ -104,7 +105,7 @@ class Segment:
 def pack_records(
     ledger_id: int, first: int, bodies: Sequence[bytes], parts: list[bytes], position: int = 0
 ) -> list[int]:
-    """Append the records of consecutive entries to `parts`; returns where each ends, counted on from
+    """Append the records of consecutive entries to `parts`. Returns where each record ends, counted on from
     `position`.
     """
     # Locals: this loop runs once for each message published, in the journal's thread, while the loop waits
@@ -123,7 +124,7 @@ def pack_records(
 
 
 def compact(ends: Sequence[int]) -> Sequence[int]:
-    """The same numbers in as little memory as possible. `ends` is ascending and not empty."""
+    """Equal numbers in as little memory as possible. `ends` is ascending and not empty."""
     # Messages of one size are common, and a range takes 48 bytes where an array takes four for each entry.
     size, count = ends[0], len(ends)
     # A cheap test before the comparison of all: unequal records rarely end where equal ones would.
@@ -135,7 +136,7 @@ def compact(ends: Sequence[int]) -> Sequence[int]:
 
 
 def damaged_record(segment: Segment) -> int | None:
-    """The index of the first record that is not the one it should be, or None if all are right."""
+    """The index of the first record that does not match its ids or its checksum; None if all match."""
     unpack_head, unpack_crc, crc = RECORD_HEAD.unpack_from, RECORD_CRC.unpack_from, crc32c
     view, ledger_id, begin = memoryview(segment.buffer), segment.ledger_id, segment.start
     head_bytes = RECORD_HEAD.size

@@ -1,4 +1,4 @@
-"""Entries in memory, found by (ledger, entry): what both write caches and the read cache are made of."""
+"""Entries in memory, found by (ledger, entry). Both write caches and the read cache consist of this map."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Iterable, Iterator
 from geminga.bookie.records.records import Segment
 
 SEGMENT_OVERHEAD_BYTES = 320
-"""What a segment costs beside its records: itself, its ends, its buffer's head, its places in the lists.
-Measured with segments of one entry; longer ones cost four bytes more for each entry, or nothing if all are
-equally long.
+"""The memory of a segment beside its records: the objects of the segment, its ends and its buffer, and its
+items in the lists. Measured with segments of one entry. Longer segments cost four bytes more for each entry,
+or nothing more if all records are equally long.
 """
 
 
 def segment_bytes(segment: Segment) -> int:
-    """The memory that a segment is charged with."""
+    """The memory with which a segment is charged."""
     ends = segment.ends
     return ends[-1] + SEGMENT_OVERHEAD_BYTES + (0 if isinstance(ends, range) else 4 * len(ends))
 
@@ -33,7 +33,7 @@ class SegmentMap:
         self.entries = 0
 
     def add(self, segment: Segment) -> None:
-        """Put it in its place; nothing of its range may be here yet."""
+        """Add a segment; the map must not have any entry of its range."""
         ledger_id = segment.ledger_id
         firsts = self._firsts.get(ledger_id)
         if firsts is None:
@@ -87,7 +87,7 @@ class SegmentMap:
         self.entries -= len(segment.ends)
 
     def discard(self, ledger_id: int) -> None:
-        """Forget everything of a ledger."""
+        """Remove all segments of a ledger."""
         for segment in self._segments.pop(ledger_id, ()):
             self.bytes -= segment_bytes(segment)
             self.entries -= len(segment.ends)

@@ -1,4 +1,4 @@
-"""What collecting garbage and compaction have done since the start."""
+"""Counts of garbage collection and compaction since the start."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ class SpaceStatistics(NamedTuple):
 
     collections: int = 0
     collect_s: float = 0.0
-    """In all of them."""
+    """Total seconds of all collections."""
     minor_compactions: int = 0
-    """Runs on schedule, whatever they found to do."""
+    """Scheduled runs, including those without work."""
     major_compactions: int = 0
     reclaimed_by_deletion_bytes: int = 0
-    """Entry logs in which no ledger lived any more."""
+    """Bytes of deleted entry logs that had no living ledger."""
     reclaimed_by_compaction_bytes: int = 0
-    """Entry logs that compaction had emptied, less what it copied out of them."""
+    """Bytes of entry logs that compaction emptied, less the bytes that it copied."""
 
 
 NOTHING = SpaceStatistics()
 
 
 def total(parts: Iterable[SpaceStatistics]) -> SpaceStatistics:
-    """Over several ledger directories."""
+    """The sums over several ledger directories."""
     sums = [sum(column) for column in zip(*parts, strict=True)]
     return SpaceStatistics(*sums)

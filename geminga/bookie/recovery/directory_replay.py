@@ -1,8 +1,8 @@
-"""One ledger directory's part of a recovery: is its index to be trusted, and what of the journals is new to
-it.
+"""One ledger directory's part of a recovery: decides whether its index can be trusted, and which entries of
+the journals are new to it.
 
-What comes from the journals goes into a write cache, which is flushed like any other; what the index has
-already is skipped, so a second replay changes nothing.
+Entries from the journals go into a write cache, which is flushed like any other. Entries that the index has
+already are skipped, so a second replay changes nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from geminga.bookie.recovery.index_rebuild import rebuild_index
 from geminga.storage.disk import Disk
 
 IsOlder = Callable[[tuple[JournalPosition, ...]], bool]
-"""Whether the journals say that there was a later mark than these."""
+"""Returns whether the journals prove that a later mark than these existed."""
 
 
 class DirectoryReplay:
@@ -56,11 +56,11 @@ class DirectoryReplay:
         self.logs_cut: tuple[int, ...] = ()
         """Logs that end before the last record that the index has in them."""
         self.logs_damaged: tuple[str, ...] = ()
-        """Where headers, footers and trailers are damaged; no entry is lost by that."""
+        """Where headers, footers and trailers are damaged; such damage loses no entry."""
         self.missing: list[EntryRun] = []
-        """After `finish`: what the index has in logs that are not there or cut short."""
+        """After `finish`: the entries that the index has in logs that are missing or truncated."""
         self.names: dict[int, LedgerName] = {}
-        """Of the ledgers that begin in what was read of the journals."""
+        """The names of the ledgers that begin in the replayed part of the journals."""
         self.path = logs.directory
         self._disk = disk
         self._settings = settings
@@ -71,14 +71,16 @@ class DirectoryReplay:
         self._last: dict[int, int] = {}
         self._lost: list[tuple[Run, str]] = []
         self._lengths: dict[int, int] = {}
-        """How far logs go that do not have all that the index says; 0 for those that are not there."""
+        """The lengths of logs that do not have all that the index expects; 0 for missing logs."""
         # Read from the index once for each ledger: `refill` is called for every segment in every journal.
         self._gaps: dict[int, list[tuple[int, int]]] = {}
-        """Per ledger the entries before its last one that are in no log, as far as they were not met yet."""
+        """For each ledger, the entries before its last one that are in no log and were not found in a
+        journal yet.
+        """
 
     @property
     def marks(self) -> tuple[JournalPosition, ...]:
-        """For each journal the place from which on this directory has to see it."""
+        """For each journal, the position from which on this directory needs it."""
         return self._index.marks
 
     def check_index(self, is_older: IsOlder) -> None:
@@ -110,11 +112,11 @@ class DirectoryReplay:
 
     @property
     def wants_refill(self) -> bool:
-        """Whether what the index names lies in no log: journals from before the marks may have it."""
+        """Whether the index has entries that are in no log: journals from before the marks may have them."""
         return any(self._index.usage.get(log_id) for log_id in self._lengths)
 
     def take(self, segment: Segment) -> None:
-        """Entries of a ledger that belongs here, from behind the marks."""
+        """Add entries of a ledger that belongs here, from behind the marks."""
         ledger_id = segment.ledger_id
         if self._is_deleted(ledger_id):
             # The state "deleted" outlives the rows for this one case: without it a crash would bring back a
@@ -141,8 +143,8 @@ class DirectoryReplay:
         self.counts["replayed"] += len(segment.ends)
 
     def refill(self, segment: Segment) -> int:
-        """Keep of these entries, from wherever in the journals, what should be in a log and is not: the
-        number of them.
+        """Keep those of these entries, from anywhere in the journals, that should be in a log and are not;
+        returns their number.
         """
         ledger_id = segment.ledger_id
         # The usual start returns here: looking for gaps reads all rows of a ledger.
@@ -159,7 +161,7 @@ class DirectoryReplay:
         return entries
 
     def lose(self, run: Run, damage: str) -> None:
-        """Entries that were destroyed; `damage` says where. Recorded by `finish`."""
+        """Mark entries as destroyed; `damage` names the bytes. `finish` writes that to the index."""
         self._lost.append((run, damage))
 
     def flush_if_full(self) -> None:
@@ -169,7 +171,9 @@ class DirectoryReplay:
             self._flush(self.marks, [])
 
     def finish(self, marks: tuple[JournalPosition, ...]) -> None:
-        """All that was taken is in entry logs and index on return, and nothing before `marks` is needed."""
+        """Flush all added entries: on return they are in entry logs and index, and nothing before `marks` is
+        needed.
+        """
         # Marks and lost rows go in one batch. If the marks went first, a crash in between would skip the
         # damaged group at the next start and a reader would take the missing entries for never written.
         if marks != self.marks:
@@ -184,7 +188,9 @@ class DirectoryReplay:
         self.logs_cut = tuple(sorted(named & present))
 
     def _missing_runs(self, named: set[int]) -> Iterator[EntryRun]:
-        """The logs that lack them are added to `named`, with those that lack only what is deleted."""
+        """The missing runs. Adds to `named` the logs that lack them, and the logs that lack only deleted
+        entries.
+        """
         for ledger_id, row in missing_rows(self._index, self._lengths):
             named.add(row.log_id)
             if not self._is_deleted(ledger_id):
@@ -207,8 +213,8 @@ class DirectoryReplay:
         self._index.flushed(rows, marks)
 
     def _lost_rows(self, lost: Sequence[tuple[Run, str]]) -> list[LedgerRow]:
-        """Rows that make a read of a destroyed entry fail with its place, and keep its id from looking
-        unused.
+        """Rows for destroyed entries: a read of one fails with the damaged offset, and its id counts as
+        used.
         """
         rows = []
         for run, damage in lost:

@@ -1,8 +1,8 @@
-"""A new index from the entry logs, when the old one is lost or older than what stands beside it.
+"""Rebuilds an index from the entry logs, when the old one is lost or older than the files beside it.
 
-Deleted ledgers come back unless the index still knows of their deletion; the start compares them with the
-metadata and sets them aside (`LedgerInventory.unsorted`). Fences go with an index that cannot be read at all;
-no ledger is written to after a restart anyway.
+Deleted ledgers come back unless the index still knows of their deletion. The start compares them with the
+metadata and sets them aside (`LedgerInventory.unsorted`). An index that cannot be read at all takes the
+fences with it, but no ledger is written to after a restart anyway.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ log = logging.getLogger("geminga.bookie")
 def rebuild_index(
     disk: Disk, directory: str, log_ids: list[int], index: LedgerIndex, *, row_entries_max: int
 ) -> int:
-    """Fill the index again from these logs; returns the number of entries found. The mark is left unset until
-    all is durable, so a rebuild that is cut short is begun again. Then every journal is replayed, which adds
-    what is in no log.
+    """Fill the index from these logs; returns the number of entries found. The marks are unset until all is
+    durable, so a start repeats an interrupted rebuild. Every journal is replayed afterwards, which adds the
+    entries that are in no log.
     """
     # Rows of a damaged index are not mixed with those of the logs: they may name logs that are gone, and
     # nothing tells a stale row from a current one.
@@ -57,7 +57,7 @@ def rebuild_index(
 
 
 def _rows_of(file: File, log_id: int, row_entries_max: int) -> tuple[list[LedgerRow], list[LedgerRow]]:
-    """A log's rows: up to the first damaged record, and behind it."""
+    """The rows of a log: up to the first damaged record, and behind it."""
     # A footer has a checksum and was written after its records were synced. It saves reading 256 MiB for a
     # log.
     footer = read_footer(file)
@@ -74,11 +74,11 @@ def _rows_of(file: File, log_id: int, row_entries_max: int) -> tuple[list[Ledger
 
 
 def _rows_behind_damage(found: list[LedgerRow], covered: dict[int, EntryRanges]) -> list[LedgerRow]:
-    """Those that follow without a gap upon what is known of their ledgers.
+    """The rows that continue, without a gap, the known entries of their ledgers.
 
-    A ledger of which entries are missing has them in the journal, if this is the rest of a flush that a crash
-    cut short. All that follows is there as well then, and is left to the replay: it must not take the ledger
-    for complete. If the journal is gone, the ledger ends before the damaged record.
+    If a ledger lacks entries and this is the rest of a flush that a crash cut short, the journal has those
+    entries and all that follow. The replay must add them, so this must not treat the ledger as complete. If
+    the journal is gone, the ledger ends before the damaged record.
     """
     rows: list[LedgerRow] = []
     for ledger_id, row in sorted(found, key=lambda found: (found.ledger_id, found.row.first)):
@@ -96,5 +96,5 @@ def _rows_behind_damage(found: list[LedgerRow], covered: dict[int, EntryRanges])
 
 
 def _new_parts(covered: EntryRanges, row: Row) -> list[Row]:
-    """The parts of the row that were not covered; they are now."""
+    """The parts of the row that were not covered yet; they are covered from now on."""
     return [row_part(row, first, last) for first, last in covered.add(row.first, row.last)]

@@ -1,4 +1,4 @@
-"""One journal's part of a recovery: what its files hold, and for whom."""
+"""One journal's part of a recovery: reads its files and passes the entries to the ledger directories."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class JournalReplay:
     """
 
     def __init__(self, disk: Disk, directory: str, settings: BookieSettings, number: int) -> None:
-        """`directory` has the files, `number` is the journal's place in all lists of marks."""
+        """`directory` has the files; `number` is the journal's index in all lists of marks."""
         self.counts: Counter[str] = Counter()
         self.damages: list[Damage] = []
         self.headers_restored: list[str] = []
@@ -42,15 +42,17 @@ class JournalReplay:
 
     @property
     def last_id(self) -> int:
-        """0 if there is no journal, begun or not."""
+        """The greatest journal id; 0 if there is no journal, begun or not."""
         return self._inventory.last_id
 
     def starts_after(self, mark: JournalPosition) -> bool:
-        """Whether all directories had a later mark than this once."""
+        """Whether all directories had a later mark than this."""
         return self._inventory.starts_after(mark)
 
     def replay(self, start: JournalPosition, directories: Sequence[DirectoryReplay]) -> None:
-        """Give each directory what it has not flushed. `start` is the earliest of their marks."""
+        """Pass to each directory the entries that it has not flushed. `start` is the earliest of their
+        marks.
+        """
         self._start = start
         for mark in sorted({directory.marks[self._number] for directory in directories}):
             # Each directory's mark is asked: a lost index (mark 0) must not hide that a journal which another
@@ -65,8 +67,8 @@ class JournalReplay:
             self._replay_file(header, directories)
 
     def refill(self, directories: Sequence[DirectoryReplay]) -> None:
-        """Give directories with missing or shortened logs what old journals, before their marks, have of
-        these.
+        """Pass to directories with missing or truncated logs the entries of these logs that old journals,
+        before the marks, still have.
         """
         # From the very beginning, since what a lost log held had been flushed, and the marks had passed it.
         # Kept journals (`journalMaxBackups`) are the only other place.
@@ -84,7 +86,7 @@ class JournalReplay:
                             directory.flush_if_full()
 
     def begin(self, journal_id: int) -> JournalFiles:
-        """Start a new journal, durable on return. Nothing that was read is written over yet."""
+        """Start a new journal, durable on return. Journals that were read are not overwritten yet."""
         return JournalFiles(
             self._disk,
             self._directory,
@@ -97,7 +99,7 @@ class JournalReplay:
         )
 
     def spent(self) -> list[str]:
-        """What may be written over once all that was replayed is flushed."""
+        """The journals that may be overwritten once all replayed entries are flushed."""
         return self._inventory.spent(self.damages, self._start)
 
     def _replay_file(self, header: FileHeader, directories: Sequence[DirectoryReplay]) -> None:

@@ -1,7 +1,7 @@
-"""What the journals still have of some entries, while a running bookie writes and reuses these files.
+"""Searches the journals for given entries while a running bookie writes and reuses these files.
 
-A file may be renamed, recycled or deleted meanwhile: then it is skipped. Every record found is checked: its
-checksum covers its ledger and its entry id, and no id was ever given to two entries.
+A file may be renamed, reused or deleted meanwhile; the search skips it then. Every found record is checked:
+its checksum covers its ledger and its entry id, and no id was ever given to two entries.
 """
 
 from __future__ import annotations
@@ -19,17 +19,20 @@ from geminga.storage.disk import Disk
 
 
 class JournalSearch:
-    """For some runs in the journals of one directory: `step` until it is False, then look at `found`.
+    """Searches the journals of one directory for some runs. Call `step` until it returns False, then read
+    `found`.
 
-    Blocking; holds what it finds in memory.
+    Blocking; keeps the found entries in memory.
     """
 
     def __init__(self, disk: Disk, directory: str, wanted: Sequence[Run]) -> None:
         self.found = SegmentMap()
         self.oldest: dict[int, int] = {}
-        """The first entry that was met of each ledger that is sought; those before it are in no journal."""
+        """For each ledger that is searched for, the first entry that was found; earlier entries are in no
+        journal.
+        """
         self.is_whole = True
-        """No file had to be passed over: what was not found is not there."""
+        """True if no file was skipped: entries that were not found are in no journal."""
         self._disk = disk
         self._directory = directory
         self._gaps: dict[int, list[tuple[int, int]]] = {}
@@ -40,7 +43,7 @@ class JournalSearch:
         self._left = sorted(id_ for id_ in ids if id_ is not None)
 
     def step(self) -> bool:
-        """Read one more file, the newest first. False if there is no need, or none left."""
+        """Read one more file, the newest first. Returns False if no further file is needed or left."""
         if not self._left or not any(self._gaps.values()):
             return False
         try:

@@ -1,8 +1,8 @@
-"""Bringing a bookie's directories back after any end of its process.
+"""Recovers a bookie's directories after any end of its process.
 
-Each journal is read from the earliest mark that a ledger directory has in it, and each ledger directory is
-given what is behind its own. When this is done all that will be served is in synced entry logs and in the
-indexes: nothing that a reader sees can vanish later.
+Each journal is read from the earliest mark that a ledger directory has in it. Each ledger directory gets the
+entries behind its own mark. When this is done, all entries that will be served are in synced entry logs and
+in the indexes, so nothing that a reader sees can vanish later.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Recovery", "RecoveryReport"]
 
 
 class Recovery:
-    """One replay. Blocking; call `run` once, then `report` says what happened."""
+    """One recovery. Blocking. Call `run` once; `report` then has the findings."""
 
     def __init__(
         self,
@@ -34,15 +34,15 @@ class Recovery:
         settings: BookieSettings,
         directories: Sequence[DirectoryReplay],
     ) -> None:
-        """`journals` are the directories that have the journal files, `settings` one journal's share."""
+        """`journals` are the directories with the journal files; `settings` are one journal's share."""
         self._journals = [
             JournalReplay(disk, directory, settings, number) for number, directory in enumerate(journals)
         ]
         self._directories = directories
 
     def run(self) -> list[JournalFiles]:
-        """Check the indexes, replay, flush, start new journals. After a StorageError no journal is open;
-        run another one.
+        """Check the indexes, replay, flush, and start new journals. After a StorageError no journal is open;
+        repeat with a new object.
         """
         for directory in self._directories:
             # All indexes are checked before anything is replayed: a rebuild sets a directory's marks back to
@@ -110,7 +110,7 @@ class Recovery:
 
     @property
     def missing(self) -> list[list[Run]]:
-        """Of each ledger directory the entries that no log and no journal has, as far as the index knows."""
+        """For each ledger directory, the entries in the index that no log and no journal has."""
         return [directory.missing for directory in self._directories]
 
     def _rebuilt(self) -> str:

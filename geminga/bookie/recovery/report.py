@@ -1,4 +1,4 @@
-"""What a recovery found, for the log, metrics and tests."""
+"""The findings of a recovery, for the log, metrics and tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from geminga.bookie.records.records import Run
 # A lost log may hold entries of thousands of ledgers; a line with all of them would bury the part that says
 # what to do.
 RUNS_NAMED_MAX: Final = 20
-"""Runs of missing entries that a warning names; `geminga bookie verify` names all."""
+"""The limit of runs of missing entries that a warning names; `geminga bookie verify` names all."""
 # The steps are ordered by what they cost: a copy of the file loses nothing, skipping loses the entries for
 # one subscription, and only the operator can know whether a copy exists.
 WHAT_TO_DO: Final = (
@@ -24,7 +24,7 @@ WHAT_TO_DO: Final = (
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What `Bookie.open` found. Counts of this one start."""
+    """The findings of `Bookie.open`: counts of this start."""
 
     journals_read: int = 0
     groups_read: int = 0
@@ -32,39 +32,37 @@ class RecoveryReport:
     # Not a fault: most starts after a kill skip entries, since a flush is durable before its journal is
     # released.
     entries_known: int = 0
-    """Met in the journal and skipped, because the index had them already."""
+    """Entries in the journal that were skipped, because the index had them already."""
     entries_of_deleted_ledgers: int = 0
     entries_lost: int = 0
-    """Known to have been durable once, and damaged now."""
+    """Entries that were durable once and are damaged now."""
     # Not damage either: the publisher never had a receipt, and sends again.
     torn_bytes: int = 0
-    """Of a last group that was never promised, and was cut."""
+    """Bytes of last groups that were never confirmed, and were cut off."""
     damages: tuple[Damage, ...] = ()
     headers_restored: tuple[str, ...] = ()
-    """Journals with a damaged header that were read all the same: by its copy, or by what their groups
-    say.
+    """Journals with a damaged header that were read with its copy, or with a header reconstructed from their
+    groups.
     """
     index_rebuilt: str = ""
     """Why the index was rebuilt from the entry logs; "" if it was not."""
     entries_indexed: int = 0
-    """Found in entry logs by that."""
+    """Entries that the rebuild found in entry logs."""
     entries_moved: int = 0
-    """Found elsewhere than in the log that the index named: in another one, if the index is an old copy; in
-    a journal, if the log is lost.
+    """Entries that were not in the log that the index named. They were in another log, if the index is an
+    old copy, or in a journal, if the log is lost.
     """
     logs_missing: tuple[int, ...] = ()
-    """Entry logs that the index names and that are not there; reads of what they held fail."""
+    """Entry logs that the index names and that are missing; reads of their entries fail."""
     logs_cut: tuple[int, ...] = ()
-    """Entry logs that end before the last record that the index has in them; reads of what is behind their
-    end fail.
-    """
+    """Entry logs that end before the last record that the index has in them; reads beyond their end fail."""
     entries_missing: int = 0
-    """In logs that are not there or cut short, and in no journal."""
+    """Entries of missing or truncated logs that are in no journal."""
     logs_damaged: tuple[str, ...] = ()
     """Where headers, footers and trailers of entry logs are damaged. All entries can be read."""
 
     def __str__(self) -> str:
-        """What is not zero, for the log."""
+        """All values that are not zero, for the log."""
         found = []
         for field in fields(self):
             # By field, so that a count added later is in the log without anybody thinking of it here.
@@ -76,7 +74,7 @@ class RecoveryReport:
 
     @property
     def clean(self) -> bool:
-        """Nothing had to be replayed, cut or given up."""
+        """Whether nothing was replayed, cut or lost."""
         # `entries_known`, deleted ledgers' entries and counts of what was read are left out: no fault is
         # needed for them, and a WARNING at each start would hide the one that matters. `entries_lost` and
         # `entries_missing` never come without a damage or a missing log.
@@ -94,7 +92,7 @@ class RecoveryReport:
 
 
 def missing_text(report: RecoveryReport, missing: Sequence[Run], topic_of: Callable[[int], str]) -> str:
-    """Which entries cannot be read, for people. `missing` are the runs, `topic_of` may answer ""."""
+    """Text about entries that cannot be read. `missing` are their runs; `topic_of` may return ""."""
     logs = [f"entry log {log_id} is not there" for log_id in report.logs_missing]
     logs += [f"entry log {log_id} is cut short" for log_id in report.logs_cut]
     if len(logs) > RUNS_NAMED_MAX:
@@ -109,7 +107,7 @@ def missing_text(report: RecoveryReport, missing: Sequence[Run], topic_of: Calla
 
 
 def run_text(run: Run, topic_of: Callable[[int], str]) -> str:
-    """Such as "entries 5 to 9 of ledger 3 (persistent://public/default/orders)"."""
+    """Text such as "entries 5 to 9 of ledger 3 (persistent://public/default/orders)"."""
     topic = topic_of(run.ledger_id)
     entries = f"entry {run.first}" if run.first == run.last else f"entries {run.first} to {run.last}"
     return f"{entries} of ledger {run.ledger_id}" + (f" ({topic})" if topic else "")

@@ -1,17 +1,17 @@
 """A running bookie: append path, write caches, read cache, flushes, garbage collection, full disks.
 
-A write goes through `LedgerWriter.append` to a journal's queue; when its group is durable `Bookie` adds it to
-the `WriteCaches` of the ledger's directory and reports it. A full or old cache is swapped, and
-`LedgerStorage.flush` writes entry log, then index and journal mark. A read goes through `LedgerReader`:
+A write goes through `LedgerWriter.append` to a journal's queue. When its group is durable, `Bookie` adds the
+entries to the `WriteCaches` of the ledger's directory and reports them. A full or old cache is swapped, and
+`LedgerStorage.flush` writes the entry log, then index and journal marks. A read goes through `LedgerReader`:
 active cache, flushing cache, `ReadCache`, then index and entry log with read-ahead. `GarbageCollector`
-deletes ledgers without a metadata record and compacts. Read `Bookie` in `bookie.py` first, then
+deletes logs without living ledgers, and compacts. Read `Bookie` in `bookie.py` first, then
 `LedgerDirectory`.
 
-Double write cache and read cache are those of BookKeeper's SingleDirectoryDbLedgerStorage: one cache fills
-while the other is flushed, so a slow flush does not stop the journal. Each ledger directory has caches, log,
-index and collection of its own, so that one slow disk does not hold up another.
+Double write cache and read cache follow BookKeeper's SingleDirectoryDbLedgerStorage: one cache fills while
+the other is flushed, so a slow flush does not stop the journal. Each ledger directory has its own caches,
+logs, index and collection, so that a slow disk does not hold up another.
 
-Must not be broken: the first failed write ends the bookie (`Lifeline`), all waiting writers are told, and
-only a new `open` finds out what survived. The append path has no await and no task. Files are touched off the
-loop only. Byte formats are in `journal`, `entry_logs` and `index`; ledger ids and their owners in `metadata`.
+Invariants: the first failed write ends the bookie (`Lifeline`), all waiting writers get the error, and only
+a new `open` finds out what survived. The append path has no await and no task. Files are used off the loop
+only. Byte formats are in `journal`, `entry_logs` and `index`; ledger ids and their owners are in `metadata`.
 """

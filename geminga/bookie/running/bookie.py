@@ -1,16 +1,16 @@
-"""The bookie: entries in, durable, and out again. After BookKeeper's journal, double write cache and entry
-logs.
+"""The bookie makes entries durable and reads them back. After BookKeeper's journal, double write cache and
+entry logs.
 
-A write goes: `LedgerWriter.append` -> the journal's queue -> one write and one sync per group -> the active
-write cache -> `on_durable`. A full (or old) cache becomes the flushing one; it is sorted into entry logs,
-these are synced, then the index and with it the mark up to which the journal is not needed any more.
+A write passes `LedgerWriter.append`, the journal's queue, one write and one sync per group, the active write
+cache, and `on_durable`. A full or old cache becomes the flushing cache. A flush sorts it into entry logs and
+syncs them, then writes the index and with it the mark, before which the journal is no longer needed.
 
-A read looks into the active cache, the flushing cache, the read cache, and then goes through index and entry
-log.
+A read looks into the active cache, the flushing cache and the read cache, and then goes through index and
+entry log.
 
-There may be several journals, each on a disk of its own with a thread of its own, and several ledger
-directories. A ledger belongs to one of each for good. Every ledger directory has a mark for every journal; a
-journal is let go up to the earliest of its marks.
+A bookie may have several journals, each with its own disk and thread, and several ledger directories. A
+ledger belongs to one of each for good. Every ledger directory has a mark for every journal; a journal is
+released up to the earliest of its marks.
 """
 
 from __future__ import annotations
@@ -47,10 +47,9 @@ log = logging.getLogger("geminga.bookie")
 
 
 class Bookie:
-    """All ledgers of some directories. Its methods belong to the event loop.
-
-    Between `open` and `run` it can read; entries appended then wait for `run`. The disk's first failed write
-    ends it: `run` raises, every writer with pending entries hears of it, and only a new `open` finds out
+    """All ledgers of some directories. The methods belong to the event loop. Between `open` and `run` the
+    bookie can read; entries that are appended then wait for `run`. The disk's first failed write ends the
+    bookie: `run` raises, every writer with pending entries gets the error, and only a new `open` finds out
     what survived.
     """
 
@@ -131,18 +130,18 @@ class Bookie:
         watched: Sequence[str] = (),
         topic_of: Callable[[int], str] = lambda _: "",
     ) -> Bookie:
-        """Recover whatever is in these directories (created if absent); the lists must be the same, in the
-        same order, as ever. On return everything that can be read is synced in entry logs and indexes, and
-        the journals are empty; `recovery` says what was found.
+        """Recover these directories, which are created if absent. The lists must have the order of the first
+        start. On return everything that can be read is synced in entry logs and indexes, and the journals
+        are empty. `recovery` reports the findings.
 
-        `existing_ledgers(ids)` tells which of these ledgers have a metadata record, read after the call; a
-        garbage collection says which have none. Only `delete_ledger` deletes. `watched` are directories of
-        others whose disk makes the bookie read-only when it is full, like its own: its ledgers are no use
-        without their metadata. On return `read_only` is known. `topic_of(ledger_id)` is for the words
-        about entries that are damaged or lost; "" if it is not known.
+        `existing_ledgers(ids)` returns the ledgers that have a metadata record, read after the call; a
+        garbage collection logs those without one. Only `delete_ledger` deletes. `watched` are directories of
+        other parts: a full disk of one makes the bookie read-only, like its own disks, because ledgers are
+        useless without their metadata. On return `read_only` is known. `topic_of(ledger_id)` is used in
+        texts about damaged or lost entries; "" if unknown.
 
-        The caller holds the directories' locks. StorageError if a disk fails; CorruptData if an index is
-        damaged. Cancelling or failing leaves directories that the next `open` recovers.
+        The caller holds the directories' locks. Raises StorageError if a disk fails, and CorruptData if an
+        index is damaged. Cancelling or failing leaves directories that the next `open` recovers.
         """
         settings = settings or BookieSettings()
         # On a thread and not cancellable half-way: recovery writes, and every step of it may be repeated by a
@@ -176,10 +175,8 @@ class Bookie:
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Write the journals, flush caches and collect garbage, until `close` or cancelled. Cancelling still
-        writes what is queued.
-
-        StorageError comes out of here, once every writer with pending entries has been told. No file is open
-        on return, however it ends.
+        writes the queues. Raises StorageError after every writer with pending entries got the error. No file
+        is open on return, however the run ends.
         """
         assert self._ended is None, "run once"
         self._lifeline.check()
@@ -221,7 +218,7 @@ class Bookie:
 
     @property
     def read_only(self) -> str:
-        """Why entries are refused now, as long as a disk is full; "" if they are not."""
+        """Why entries are refused while a disk is full; "" if they are not."""
         return self._space.reason
 
     def create_ledger(
@@ -234,13 +231,15 @@ class Bookie:
         purpose: str = "",
         high_priority: bool = False,
     ) -> LedgerWriter:
-        """The one writer of a new ledger. The caller has already made the ledger's metadata record durable.
+        """The only writer of a new ledger. The caller has already made the ledger's metadata record durable.
 
-        After each group with entries of the ledger `on_durable(last entry id)` is called on the loop: all
-        entries up to it are durable and can be read. `on_failed` is called at most once, if the disk fails
-        while entries are pending. `topic` and `purpose`, those of the metadata record, are durable with the
-        first entry and go into entry logs too, for readers of the files without the metadata. With
-        `high_priority` the ledger takes entries on a full disk too: for the few that help to free space.
+        After each group with entries of the ledger, `on_durable(last entry id)` is called on the loop: all
+        entries up to this one are durable and can be read. `on_failed` is called at most once, if the disk
+        fails while entries are pending.
+
+        `topic` and `purpose` are those of the metadata record. They become durable with the first entry and
+        are copied to entry logs, so that the files can be read without metadata. With `high_priority` the
+        ledger takes entries on a full disk, too; that is for the few entries that help to free space.
         """
         self._lifeline.check()
         return self._set.of(ledger_id).create(
@@ -253,8 +252,8 @@ class Bookie:
         )
 
     def has_room(self) -> bool:
-        """Whether publishers may go on. False while too much waits for a disk: then `wait_room`. True on a
-        full disk, so that they get the error.
+        """Whether publishers may continue. False while too many bytes wait for a disk; then use `wait_room`.
+        True on a full disk, so that publishers get the error.
         """
         directory, journal = self._set.only, self.journals.only
         # Asked for every chunk that a publisher's socket brings.
@@ -276,7 +275,7 @@ class Bookie:
 
     @property
     def queued_bytes(self) -> int:
-        """Of entries that may still become durable; 0 after a failure."""
+        """Bytes of entries that may still become durable; 0 after a failure."""
         return 0 if self._lifeline.failed is not None else self.journals.queued_bytes
 
     @property
@@ -285,73 +284,73 @@ class Bookie:
         return self.counts.record_bytes
 
     def call_on_change(self, tell: Callable[[], None]) -> None:
-        """Have `tell` called after each group, flush, and failure: for a caller that waits for more
-        than `has_room`.
+        """Call `tell` after each group, flush, and failure. For callers whose condition is more than
+        `has_room`.
         """
         self._lifeline.call_on_change(tell)
 
     async def wait_room(self) -> None:
-        """Return once `has_room()`; after a failure at once, so that `append` can say what happened."""
+        """Return once `has_room()` is true. Returns at once after a failure, so that `append` raises the
+        error.
+        """
         await trio.lowlevel.checkpoint_if_cancelled()
         while not self.has_room():
             await self._lifeline.next_change()
 
     async def fence(self, ledger_id: int) -> int:
-        """Refuse entries from now on, from every writer, and across restarts; durable on return.
-
-        Returns the last entry id (-1: none), which will not change. Cancelling leaves the ledger refused in
-        this process and maybe not after a restart.
+        """Refuse entries from every writer from now on, and after restarts; durable on return. Returns the
+        last entry id (-1: none), which no longer changes. Cancelling leaves the ledger refused in this
+        process, but possibly not after a restart.
         """
         return await self._set.of(ledger_id).fence(ledger_id)
 
     async def delete_ledger(self, ledger_id: int) -> None:
-        """Forget a ledger: durable on return, and not readable from then on. Its space comes back when no
-        other ledger has entries in the same entry logs. Deleting twice, or what never was, is the same as
-        once.
+        """Delete a ledger: durable on return, and not readable from then on. Its space is freed when no
+        other ledger has entries in its entry logs. Deleting a ledger twice, or one that never existed,
+        changes nothing more.
         """
         await self._set.of(ledger_id).delete(ledger_id)
 
     # ---- reading
 
     def last_entry_id(self, ledger_id: int) -> int:
-        """The last durable entry, -1 if there is none. Exact: nothing recovered is missing. May read one
-        block of the index from disk for a ledger that is not in memory.
+        """The last durable entry id; -1 if there is none. Exact after a recovery, too. For a ledger that is
+        not in memory, this may read one block of the index from disk.
         """
         return self._set.of(ledger_id).reader.last_entry_id(ledger_id)
 
     def read_cached(
         self, ledger_id: int, first: int, last: int, *, bytes_max: int = sys.maxsize
     ) -> list[bytes]:
-        """The longest run of entries from `first` up to `last` that is in memory; [] if `first` is not.
-        Together at most `bytes_max` long unless the first alone is longer.
+        """The longest run of entries from `first` up to `last` that is in memory; [] if `first` is not. At
+        most `bytes_max` long in total, unless the first entry alone is longer.
         """
         return self._set.of(ledger_id).reader.read_memory(ledger_id, first, last, bytes_max)
 
     async def read(self, ledger_id: int, first: int, last: int, *, bytes_max: int) -> list[bytes]:
-        """Entries from `first` on, at least one, up to `last` at most, together at most `bytes_max` long
-        unless the first alone is longer. Only bytes that match their checksum. Reads ahead.
-
-        LedgerNotFound if the ledger was deleted or never had the first entry; CorruptData, with file and
-        offset, if it had and the entry's bytes are damaged.
+        """Entries from `first` up to `last` at most. Returns at least one entry, and at most `bytes_max`
+        bytes unless the first entry alone is longer. Returns only bytes that match their checksum. Reads
+        ahead. Raises LedgerNotFound if the ledger was deleted or never had the first entry. Raises
+        CorruptData, with file and offset, if the bytes of the first entry are damaged.
         """
         return await self._set.of(ledger_id).reader.read(ledger_id, first, last, bytes_max)
 
     async def peek(self, ledger_id: int, first: int, last: int, *, bytes_max: int) -> list[bytes]:
-        """As `read`, of entries that are read only once: no cache keeps them, and nothing is read ahead."""
+        """As `read`, for entries that are read only once: no cache keeps them, and nothing is read ahead."""
         run = Run(ledger_id, first, last)
         return (await self.read_runs([run], bytes_max=bytes_max))[run]
 
     async def read_runs(self, runs: Sequence[Run], *, bytes_max: int) -> dict[Run, list[bytes]]:
-        """Read several runs that may lie anywhere; returns for each run what `read` would return. The first
-        run is always among them, and more follow until those of a directory are `bytes_max` long. Nothing is
-        read ahead. All runs of a directory take one trip to the disk; runs in memory behind one that is not
-        are left for another call. Errors as in `read`, of the first run.
+        """Read several runs of any ledgers. Returns for each run what `read` would return, without reading
+        ahead. Includes at least the first run, and further runs until those of a directory are `bytes_max`
+        long. All runs of a directory take one trip to the disk. A run in memory that follows one on disk is
+        left for another call. Raises the errors of `read` for the first run.
         """
         return await self._set.read_runs(runs, bytes_max)
 
     def watch_ledger(self, ledger_id: int, tell: Callable[[int], None]) -> None:
-        """Have `tell(ledger_id)` called, once, when the ledger is deleted, or entries of it turn out to be
-        damaged for good, by a read or by the scrub; at once if that is known. One function for each ledger.
+        """Call `tell(ledger_id)` once, when the ledger is deleted, or when a read or the scrub finds entries
+        that are damaged for good. Called at once if that is already known. A ledger has one such function.
         """
         self._set.of(ledger_id).watch(ledger_id, tell)
 
@@ -361,10 +360,10 @@ class Bookie:
     # ---- flushing
 
     async def flush(self) -> None:
-        """Everything that is durable now is in entry logs on return, and the journals before it let go.
-
-        ReadOnly if a disk is full: all stays in memory and in the journals. Any other StorageError ends the
-        bookie: what a failed flush left on disk is for recovery to find out.
+        """Flush: on return all entries that were durable at the call are in entry logs, and the journals
+        before them are released. Raises ReadOnly if a disk is full: all entries stay in memory and in the
+        journals. Any other StorageError ends the bookie, because only recovery can find out what a failed
+        flush left on disk.
         """
         await self._set.flush()
 
@@ -377,16 +376,16 @@ class Bookie:
             await directory.garbage.collect()
 
     async def compact(self, threshold: float) -> None:
-        """Copy what lives out of entry logs with less than this share alive, and delete these; `run` does so
-        on a schedule. Cancelling leaves the rest for another time. A StorageError ends the bookie.
+        """Compact entry logs with a smaller share of living records than this, and delete them; `run` does
+        so on a schedule. Cancelling leaves the remaining logs as they are. A StorageError ends the bookie.
         """
         for directory in self.directories:
             self._lifeline.check()
             await directory.garbage.compact(threshold)
 
     async def close(self) -> None:
-        """Refuse entries, make those accepted durable, flush all, and end `run`: the next `open` has nothing
-        to replay. After a failure it only lets the files go. Cancelling leaves a replay to do.
+        """Refuse entries, make accepted ones durable, flush, and end `run`; the next `open` has nothing to
+        replay. After a failure this only closes the files. Cancelling leaves entries to replay.
         """
         lifeline = self._lifeline
         self._set.stop()
@@ -404,7 +403,7 @@ class Bookie:
             await self._close_files()
 
     async def _close_files(self) -> None:
-        """Nothing is written after this."""
+        """Close all files. Nothing is written after this."""
         # Shielded, since a cancelled close would leave descriptors open, and worker threads writing through
         # them.
         with trio.CancelScope(shield=True):
@@ -413,7 +412,7 @@ class Bookie:
                 await directory.storage.close()
 
     def statistics(self) -> BookieStatistics:
-        """Sums over all directories, as of now."""
+        """Sums over all directories at this moment."""
         return statistics_of(
             self.counts,
             self.journals,
@@ -439,7 +438,7 @@ class Bookie:
         self._lifeline.notify()
 
     def _failed(self, error: StorageError) -> None:
-        """Fail every writer that waits."""
+        """Fail every waiting writer."""
         self._running.cancel()
         for directory in self.directories:
             directory.writers.failed(error)

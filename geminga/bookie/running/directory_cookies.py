@@ -1,5 +1,5 @@
-"""Claiming a bookie's directories: their cookies looked at, or made at the first start, and their locks
-taken. Blocking.
+"""Claims a bookie's directories: checks their cookies, or creates them at the first start, and locks the
+directories. Blocking.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ def claim_directories(
     *,
     first: bool,
 ) -> None:
-    """All directories of the lists are this instance's on return, and locked until `held` lets go.
+    """Claim all directories of the lists for this instance; they are locked until `held` is closed.
 
-    With `first` the lists are not recorded yet: directories are made and get their cookies, durable on
-    return, so the lists may be recorded then. A start that was cut short in between begins
-    again. ForeignLists if one is not ours to use; then nothing was written to that one.
+    With `first` the lists are not recorded yet: directories are created and get their cookies, durable on
+    return, so that the lists may be recorded afterwards. If a start is interrupted in between, the next
+    start repeats this. Raises ForeignLists if a directory belongs to another instance; nothing was written
+    to that directory.
     """
     for directory in lists.all():
         if directory == DEFAULT:
@@ -58,11 +59,11 @@ def claim_directories(
 
 
 def what_is_gone(disk: Disk, data_dir: str, lists: DirectoryLists) -> str:
-    """What to tell the operator if the metadata knows ledgers, but the directory of their entries or of their
-    index is not there or empty; "" if all are there.
+    """The message for the operator if the metadata names ledgers, but the directory of their entries or of
+    their index is missing or empty; "" if all directories exist.
 
-    A directory without a cookie counts as there if it has files: it was made before it got one. An index that
-    is damaged, or in the middle of being replaced, is another matter (`IndexDatabase`).
+    A directory without a cookie counts if it has files: it is older than cookies. `IndexDatabase` handles an
+    index that is damaged or that is being replaced.
     """
     default = absolute(data_dir, DEFAULT)
     if DEFAULT in lists.all() and _cookie(disk, default) is None and not has_bookie_files(disk, default):
@@ -97,8 +98,9 @@ def _gone(data_dir: str, path: str, what: str) -> str:
 
 
 def check_owners(disk: Disk, data_dir: str, lists: DirectoryLists, instance_id: str) -> None:
-    """ForeignLists if a directory's cookie is another instance's: then the metadata says nothing about what
-    is in it. Reads only; a cookie that is missing or damaged is for those that claim the directories.
+    """Check that the directories' cookies are this instance's. Raises ForeignLists otherwise, because the
+    metadata does not describe such a directory. Reads only, and ignores missing or damaged cookies, which
+    claiming handles.
     """
     for directory in lists.all():
         path = absolute(data_dir, directory)
@@ -115,10 +117,10 @@ def check_owners(disk: Disk, data_dir: str, lists: DirectoryLists, instance_id: 
 
 
 def claim_default_directory(disk: Disk, data_dir: str, lists: DirectoryLists, instance_id: str) -> None:
-    """The directory inside the data directory is this instance's on return, if the lists name it: one that is
-    new, or of before it had a cookie, gets one, durable. The data directory's lock holds it, too.
+    """Claim the directory inside the data directory, if the lists name it. A new directory, or one without a
+    cookie, gets a durable cookie. The data directory's lock covers it.
 
-    ForeignLists for the cookie of another instance; nothing was written then.
+    Raises ForeignLists for the cookie of another instance; nothing was written then.
     """
     if DEFAULT not in lists.all():
         return
@@ -132,13 +134,13 @@ def claim_default_directory(disk: Disk, data_dir: str, lists: DirectoryLists, in
 
 
 def has_bookie_files(disk: Disk, path: str) -> bool:
-    """Whether the directory has journals or entry logs, with a cookie or of before there were any."""
+    """Whether the directory has journals or entry logs, with or without a cookie."""
     directories = (journal_directory(path), entry_log_directory(path))
     return any(disk.exists(directory) and disk.list(directory) for directory in directories)
 
 
 def claimed_by(disk: Disk, data_dir: str, lists: DirectoryLists) -> str:
-    """The id of the instance that the directories' cookies name; "" if no directory has a right one."""
+    """The instance id in the directories' cookies; "" if no directory has a valid cookie."""
     for directory in lists.all():
         if cookie := _cookie(disk, absolute(data_dir, directory)):
             instance_id = owner_of(cookie)
@@ -159,5 +161,5 @@ def _cookie(disk: Disk, path: str) -> bytes | None:
 
 
 def index_directory(data_dir: str, directory: str) -> str:
-    """Where a ledger directory's index is; the default one's has its place in the data directory."""
+    """The path of a ledger directory's index. The default directory's index is in the data directory."""
     return absolute(data_dir, "index" if directory == DEFAULT else f"{directory}/index")

@@ -1,9 +1,9 @@
-"""Which directories a bookie has, and whether they are the same as ever. Pure decisions.
+"""Which directories a bookie has, and whether they are those of the first start. Pure decisions.
 
-The lists are recorded at the first start and never change: which directory a ledger belongs to follows from
-their order. Every directory has a cookie, as BookKeeper's do: a small file that
-says whose it is and which place in the lists it has. So a disk that is not mounted, two disks that have
-changed places and a directory of another instance are found before anything is read or written.
+The first start records the lists, which never change, because their order decides which directory a ledger
+belongs to. Every directory has a cookie, as in BookKeeper: a small file with the instance's id and the
+directory's positions in the lists. So an unmounted disk, two disks that have changed places, and a directory
+of another instance are detected before anything is read or written.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from geminga.errors import StorageError
 # Inside the data directory, so that a copy of one directory is a whole broker; its lock and metadata cover
 # it.
 DEFAULT = "bookie"
-"""Inside the data directory; one of before it had a cookie gets one at the next start."""
+"""The directory inside the data directory. One that is older than cookies gets a cookie at the next start.
+"""
 COOKIE = "cookie"
 # Without these a fresh ext4 volume would be refused as foreign, which is what volumes of their own look like.
 SYSTEMS_NAMES = frozenset({"lost+found", ".DS_Store"})
-"""What an ext4 volume and a Finder window leave in a directory: it is as good as empty."""
+"""Names that an ext4 volume or a Finder window creates; a directory with nothing else counts as empty."""
 IGNORED = frozenset({COOKIE, f"{COOKIE}.tmp", "lock", *SYSTEMS_NAMES})
-"""Names that may stand in a directory before anything of the bookie's does."""
+"""Names that may exist in a directory before any file of the bookie."""
 # A file of this name may be anything that an operator has put there; no more of it is read than a cookie has.
 COOKIE_BYTES_MAX = 1024
 _SAID_MAX = 120
@@ -36,26 +37,30 @@ _COOKIE = re.compile(_COOKIE_HEAD.encode() + rb"\ninstance=[!-~]+\njournal=[0-9]
 
 
 class ForeignLists(StorageError):
-    """Other directories than at the first start, or not in the state in which this instance left them."""
+    """The directories are not those of the first start, or not in the state in which this instance left
+    them.
+    """
 
 
 class RepeatedDirectory(ForeignLists):
-    """The configuration itself is wrong."""
+    """The configuration itself is wrong: it names a directory twice."""
 
 
 class DirectoryLists(NamedTuple):
-    """Paths are absolute, or relative to the data directory for what lies inside it: that may be moved."""
+    """Paths are absolute, or relative to the data directory for directories inside it, because that may be
+    moved.
+    """
 
     journals: tuple[str, ...] = (DEFAULT,)
     ledgers: tuple[str, ...] = (DEFAULT,)
 
     def all(self) -> list[str]:
-        """Each once."""
+        """All directories, each once."""
         return list(dict.fromkeys((*self.journals, *self.ledgers)))
 
 
 class Role(NamedTuple):
-    """What a directory is in the lists: its number in each, counted from 1; 0: it is not in this one."""
+    """A directory's number in each list, counted from 1; 0 if the list does not have it."""
 
     journal: int
     ledgers: int
@@ -68,7 +73,7 @@ def role_of(directory: str, lists: DirectoryLists) -> Role:
 
 
 def lists_from(data_dir: str, journals: Sequence[str], ledgers: Sequence[str]) -> DirectoryLists:
-    """The lists as configured; empty ones stand for the default. RepeatedDirectory if there is one."""
+    """The lists as configured; an empty list means the default. Raises RepeatedDirectory."""
     lists = DirectoryLists(
         *(tuple(_normal(data_dir, path) for path in paths) or (DEFAULT,) for paths in (journals, ledgers))
     )
@@ -88,7 +93,9 @@ def absolute(data_dir: str, directory: str) -> str:
 
 
 def check_lists(recorded: DirectoryLists, wanted: DirectoryLists) -> None:
-    """ForeignLists, with both lists and what to do, if they are not the same in the same order."""
+    """Check that the lists are equal, including their order. Otherwise raises ForeignLists, whose text has
+    both lists and the next step.
+    """
     keys = ("journalDirectories", "ledgerDirectories")
     for key, before, now in zip(keys, recorded, wanted, strict=True):
         if before != now:
@@ -120,7 +127,7 @@ def owner_of(cookie: bytes) -> str:
 
 
 def check_cookie(path: str, data: bytes | None, instance_id: str, role: Role) -> None:
-    """Of a directory in the recorded lists. `data` is None if there is no cookie."""
+    """Check the cookie of a directory in the recorded lists. `data` is None if there is no cookie."""
     if data is None:
         raise ForeignLists(
             f"{path}: there is no cookie of this bookie: the disk is not mounted, or the directory was moved "
@@ -136,7 +143,7 @@ def check_cookie(path: str, data: bytes | None, instance_id: str, role: Role) ->
 
 
 def check_new(path: str, names: Sequence[str], data: bytes | None, instance_id: str) -> None:
-    """Of a directory that is used for the first time, or whose first start was cut short."""
+    """Check a directory that is used for the first time, or whose first start was interrupted."""
     if data is not None:
         _check_owner(path, data, instance_id)
     left = sorted(set(names) - IGNORED)
@@ -160,7 +167,7 @@ def _check_owner(path: str, data: bytes, instance_id: str) -> None:
 
 
 def _said(data: bytes) -> str:
-    """For a message: a right cookie's facts, the begin of anything else, escaped."""
+    """The cookie for a message: the fields of a valid one, else its escaped first bytes."""
     if _COOKIE.fullmatch(data):
         return " ".join(data.decode(errors="replace").split("\n")[1:]).strip()
     text = ascii(data[:_SAID_MAX].decode(errors="replace"))

@@ -1,4 +1,4 @@
-"""All ledger directories of a bookie: a ledger belongs to one of them for good; they are flushed together."""
+"""All ledger directories of a bookie. A ledger belongs to one of them for good; all are flushed together."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class DirectorySet:
             directory.start(nursery)
 
     def add(self, segments: Sequence[Segment]) -> None:
-        """Into the write caches: a group's entries, which are durable."""
+        """Add a group's durable entries to the write caches."""
         if self.only is not None:
             self.only.caches.add(segments)
             return
@@ -99,13 +99,13 @@ class DirectorySet:
         return brought
 
     def flush_if_full(self) -> None:
-        """In the background."""
+        """Start a flush in the background if a cache is full."""
         for directory in self.all:
             if directory.caches.flushing is None and directory.caches.is_full():
                 self._start_flushes()
 
     def _start_flushes(self) -> None:
-        """One cache is full: flush all of them, so that none alone keeps journals from being released."""
+        """One cache is full: flush all of them, so that no single one keeps journals from being released."""
         for directory in self.all:
             directory.start_flush()
 
@@ -121,7 +121,7 @@ class DirectorySet:
             raise full
 
     async def finish(self) -> None:
-        """Flush all that is in memory and close the entry logs, as far as there is space."""
+        """Flush all entries in memory and close the entry logs, as far as there is space."""
         for directory in self.all:
             with contextlib.suppress(ReadOnly):  # then the next `open` has something to replay
                 while directory.has_unflushed():
@@ -129,7 +129,7 @@ class DirectorySet:
             await directory.storage.finish_log()
 
     def pause_or_resume(self, read_only: str) -> None:
-        """A disk is full, and this says why; or, with "", none is any more."""
+        """A disk is full, for this reason; "" means that no disk is full any more."""
         for directory in self.all:
             directory.writers.pause_or_resume(read_only)
             # A flush that found no space keeps its cache. Without this it would wait for the flush interval.
@@ -137,12 +137,12 @@ class DirectorySet:
                 directory.resume_flush()
 
     def stop(self) -> None:
-        """Take no more entries, and begin no more garbage collections."""
+        """Refuse entries, and begin no more garbage collections."""
         for directory in self.all:
             directory.stop()
 
     def _release_journals(self) -> None:
-        """On any thread."""
+        """Release journals up to the earliest marks. Call on any thread."""
         # The earliest of all marks: a journal's entries belong to ledgers of every directory, and the slowest
         # one still needs them after a crash.
         self._journals.release(needed_from(directory.storage.index.marks for directory in self.all))

@@ -1,4 +1,6 @@
-"""Read-only on a full disk, and back by itself. After BookKeeper's disk checker and its two thresholds."""
+"""Makes the bookie read-only on a full disk, and writable again. After BookKeeper's disk checker and its two
+thresholds.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ log = logging.getLogger("geminga.bookie")
 
 
 def refusal(free_bytes: int, total_bytes: int, settings: BookieSettings, *, read_only: bool) -> str:
-    """Why nothing should be written; "" if there is space. Once read-only, more space is asked for, so that
-    the state does not flicker.
+    """Why nothing should be written; "" if there is enough space. A read-only bookie needs more space to
+    become writable, so that the state does not flicker.
     """
     # BookKeeper's low-water mark: with one threshold each deleted file would let a few entries in and close
     # again.
@@ -33,8 +35,9 @@ def refusal(free_bytes: int, total_bytes: int, settings: BookieSettings, *, read
 
 
 def flush_refusal(free_bytes: int, wanted_bytes: int, settings: BookieSettings) -> str:
-    """Why so many bytes should not go to an entry log now; "" if they may. The last quarter of what must be
-    free is left to the indexes and to the next start: a database that finds no space does not open.
+    """Why this many bytes should not be written to an entry log now; "" if they may. The last quarter of the
+    required free space is reserved for the indexes and the next start, because a database does not open
+    without space.
     """
     reserve = settings.disk_free_bytes_min // 4
     if free_bytes >= wanted_bytes + reserve:
@@ -43,14 +46,14 @@ def flush_refusal(free_bytes: int, wanted_bytes: int, settings: BookieSettings) 
 
 
 class DiskSpace:
-    """Looks at the disks of some directories now and then, and whenever much was written. One that is full
-    makes the whole bookie read-only: which directory a ledger belongs to is fixed. On the loop.
+    """Checks the disks of some directories regularly, and whenever much was written. One full disk makes the
+    whole bookie read-only, because the directory of a ledger is fixed. On the loop.
     """
 
     def __init__(
         self, disk: Disk, directories: Sequence[str], settings: BookieSettings, on_change: Callable[[], None]
     ) -> None:
-        """`on_change` is called when `reason` has become, or is no longer, empty."""
+        """`on_change` is called when `reason` becomes empty or non-empty."""
         self.reason = ""
         """Why the bookie is read-only; "" if it is not."""
         self._disk = disk
@@ -63,15 +66,15 @@ class DiskSpace:
         self._much_written = trio.Event()
 
     def wrote(self, written_bytes: int) -> None:
-        """Something has grown by this. A fast writer fills the reserve between two regular looks, so it is
-        not time alone that counts.
+        """Count bytes that were written. A fast writer fills the reserve between two regular checks, so time
+        alone does not suffice.
         """
         self._written_bytes += written_bytes
         if self._written_bytes > self._look_bytes:
             self._much_written.set()
 
     async def watch(self, free_space: Callable[[], Awaitable[None]]) -> None:
-        """Look regularly, and when much was written, for ever; see `relieve`."""
+        """Check regularly, and when much was written, for ever; see `relieve`."""
         while True:
             with trio.move_on_after(self._settings.disk_check_interval_s) as regular:
                 await self._much_written.wait()
@@ -84,14 +87,14 @@ class DiskSpace:
                 await self.relieve(free_space)
 
     async def relieve(self, free_space: Callable[[], Awaitable[None]]) -> None:
-        """Look now; if a disk is full, free what can be freed and look again."""
+        """Check now. If a disk is full, free what can be freed and check again."""
         await self.check()
         if self.reason:
             await free_space()
             await self.check()
 
     async def check(self) -> None:
-        """Look now. StorageError if a disk cannot even be asked."""
+        """Check now. Raises StorageError if a disk cannot be checked."""
         for directory in self._reasons:
             free, total = await self._disk.run(_space, self._disk, directory)
             # A full disk has to have more free than one that is not: with one bound for both, each flush
@@ -100,7 +103,7 @@ class DiskSpace:
             self._become(directory, refusal(free, total, self._settings, read_only=was_full))
 
     def is_full(self, directory: str, text: str) -> None:
-        """A write has found out; the next check may know better."""
+        """A write failed for lack of space; the next check may change the state."""
         self._become(directory, text)
 
     def _become(self, directory: str, why: str) -> None:

@@ -1,10 +1,10 @@
-"""Reclaiming space: entry logs without a living ledger are deleted, and logs with little alive are compacted.
+"""Frees space: deletes entry logs without a living ledger, and compacts logs with few living records.
 
-No ledger is deleted here: those that deleted it have said so. One without a metadata record would be a sign
-that the metadata is not the bookie's, and is named.
+The collector deletes no ledger; only `delete_ledger` does. A ledger without a metadata record would show
+that the metadata does not belong to the bookie, so the collector logs its name.
 
-Collecting and compacting are two tasks, and a compaction holds the entry log for one slice at a time: neither
-a flush nor the deletion of dead logs ever waits for a whole log to be copied.
+Collection and compaction are two tasks. A compaction holds the entry log for one slice at a time, so neither
+a flush nor the deletion of dead logs waits for a whole log.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from geminga.bookie.running.storage import LedgerStorage
 from geminga.errors import ReadOnly, StorageError
 
 ExistingLedgers = Callable[[Sequence[int]], Awaitable[Collection[int]]]
-"""Given ledger ids, those that have a metadata record. Read after the call: a record is durable before its
-ledger has an entry, so a ledger that is being created is never taken for a dead one.
+"""Returns those of the given ledger ids that have a metadata record, read after the call. A record is
+durable before its ledger has an entry, so a ledger that is being created never looks dead.
 """
 log = logging.getLogger("geminga.bookie")
 
 
 class GarbageCollector:
-    """Of one bookie. Belongs to the event loop."""
+    """The garbage collector of one bookie. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class GarbageCollector:
         cached_ledgers: Callable[[], set[int]],
         on_failed: Callable[[StorageError], None],
     ) -> None:
-        """`cached_ledgers` are those with entries that the index does not have yet."""
+        """`cached_ledgers` returns the ledgers with entries that the index does not have yet."""
         self.compacted_bytes = self.logs_compacted = 0
         self._collections = 0
         self._collect_s = 0.0
@@ -50,7 +50,7 @@ class GarbageCollector:
         self._existing_ledgers = existing_ledgers
         self._cached_ledgers = cached_ledgers
         self._named: set[int] = set()
-        """Ledgers without a record that were told of."""
+        """Ledgers without a record that were logged already."""
         self._on_failed = on_failed
         self._compacting = trio.Lock()
         self._running = trio.CancelScope()
@@ -66,7 +66,7 @@ class GarbageCollector:
         )
 
     async def run(self) -> None:
-        """Both tasks, until `stop`. A StorageError goes to `on_failed` and ends it."""
+        """Run both tasks until `stop`. A StorageError is passed to `on_failed` and ends the run."""
         # One scope for both tasks: `stop` may come before `run` has made its nursery.
         with self._running, contextlib.suppress(StorageError):  # `on_failed` has it already
             async with trio.open_nursery() as nursery:
@@ -74,7 +74,7 @@ class GarbageCollector:
                 nursery.start_soon(self._compact_on_schedule)
 
     def stop(self) -> None:
-        """End `run` soon; a slice that is being copied is finished."""
+        """End `run` soon, after the slice that is being copied."""
         self._running.cancel()
 
     async def _collect_regularly(self) -> None:
@@ -95,7 +95,7 @@ class GarbageCollector:
                     log.info("%s compaction reached its time limit; the next run continues", due.name)
 
     async def collect(self) -> None:
-        """Delete logs without a living ledger. StorageError."""
+        """Delete logs without a living ledger. Raises StorageError."""
         started = trio.current_time()
         if self._existing_ledgers is not None:
             await self._name_unrecorded(self._existing_ledgers)
@@ -125,8 +125,9 @@ class GarbageCollector:
         self._named = set(unknown)
 
     async def compact(self, threshold: float) -> None:
-        """One after the other, the logs with the least alive first; each is deleted before the next is begun.
-        Cancelling loses no more than the slice that is being copied. StorageError.
+        """Compact logs one after the other, those with the least living records first. Each log is deleted
+        before the next one is begun. Cancelling loses only the slice that is being copied. Raises
+        StorageError.
         """
         async with self._compacting:
             with self._failure_ends_it():

@@ -1,7 +1,7 @@
-"""Damaged entries of a running bookie: written again from a journal that still has them, or named.
+"""Heals damaged entries of a running bookie from a journal that still has them, and logs the others.
 
-A journal is kept for a while after its entries are in entry logs (`journalMaxBackups`); so what is damaged
-soon after it was written can be healed, and what is older cannot.
+A journal is kept for a while after its entries are in entry logs (`journalMaxBackups`). So entries that are
+damaged soon after they were written can be healed; older entries cannot.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from geminga.bookie.running.storage import LedgerStorage
 from geminga.errors import ReadOnly
 
 RANGES_MAX: Final = 10_000
-"""Ranges of damaged entries that are remembered as named; more are named again by every pass of the scrub."""
+"""The number of remembered ranges of logged entries; every pass of the scrub logs further ranges again."""
 log = logging.getLogger("geminga.bookie")
 
 
 class LedgerWatch:
-    """One function for each ledger, called when the ledger has lost entries for good: for a room above that
-    can make up for the loss. On the loop.
+    """One function for each ledger, called when the ledger has lost entries for good. A room above uses this
+    to replace the lost entries. On the loop.
     """
 
     def __init__(self) -> None:
         self._tell: dict[int, Callable[[int], None]] = {}
 
     def watch(self, ledger_id: int, tell: Callable[[int], None]) -> None:
-        """Call `tell` with the ledger's id when it has lost entries. Replaces an earlier function."""
+        """Call `tell` with the ledger's id when the ledger has lost entries. Replaces an earlier function."""
         self._tell[ledger_id] = tell
 
     def unwatch(self, ledger_id: int) -> None:
         self._tell.pop(ledger_id, None)
 
     def lost(self, ledger_id: int) -> None:
-        """It is deleted, or some of its entries are damaged and in no journal."""
+        """The ledger was deleted, or some of its entries are damaged and in no journal."""
         # Forgotten first: the loss is final, and the function may watch the ledger that replaces this one.
         tell = self._tell.pop(ledger_id, None)
         if tell is not None:
@@ -51,7 +51,7 @@ class LedgerWatch:
 
 
 class Healing:
-    """Of one ledger directory. On the loop; one at a time, others wait."""
+    """Heals the entries of one ledger directory. On the loop; one call at a time, others wait."""
 
     def __init__(
         self,
@@ -62,26 +62,30 @@ class Healing:
         topic_of: Callable[[int], str],
         named: Sequence[Run],
     ) -> None:
-        """`journal_directories` have the files; `named` is what the start has named already."""
+        """`journal_directories` have the journal files; `named` are entries that the start has logged
+        already.
+        """
         self.watch = LedgerWatch()
         self.entries_found = self.entries_healed = 0
-        """Damaged entries, each counted once."""
+        """The number of damaged entries, each counted once."""
         self._storage = storage
         self._directories = journal_directories
         self._lifeline = lifeline
         self._topic_of = topic_of
         self._named: dict[int, EntryRanges] = {}
         self._gone: dict[int, int] = {}
-        """By ledger: entries up to this one are in no journal any more, and never will be."""
+        """By ledger, the entry id up to which no journal has entries any more."""
         self._lock = trio.Lock()
         for run in named:
             self._remember(run)
 
     async def heal(self, runs: Sequence[Run]) -> bool:
-        """Look at these entries again; write those that are damaged into the entry log that is being written,
-        durable on return, and name those that no journal has, once. Whether it is worth while to read them
-        again: some were healed, or none is damaged. StorageError if a disk fails; a full disk leaves it to
-        the next call. Cancelling may leave copies that no row names.
+        """Check these entries. Rewrite the damaged ones to the current entry log, durable on return, and
+        log, once, those that no journal has.
+
+        Returns whether it is worth while to read the entries again, because some were healed or none is
+        damaged. Raises StorageError if a disk fails; on a full disk the next call does the work. Cancelling
+        may leave copies that no row names.
         """
         async with self._lock:
             # Looked at again, at the place that the index has now: compaction may have moved the entry since

@@ -1,4 +1,4 @@
-"""The files of a running bookie while they are copied: for a backup that reads them beside the writers."""
+"""Keeps the files of a running bookie while a backup copies them beside the writers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from geminga.bookie.running.ledger_directory import LedgerDirectory
 
 
 class KeptFiles:
-    """Of all journals and ledger directories. Belongs to the event loop."""
+    """Covers all journals and ledger directories. Belongs to the event loop."""
 
     def __init__(self, journals: JournalSet, directories: Sequence[LedgerDirectory]) -> None:
         self._journals = journals
@@ -19,8 +19,8 @@ class KeptFiles:
 
     @contextlib.asynccontextmanager
     async def keeping(self) -> AsyncIterator[None]:
-        """No file of a journal and no entry log is deleted, renamed or written over while the context is
-        open: they only grow, and new ones come. For one at a time.
+        """While the context is open, no journal file and no entry log is deleted, renamed or overwritten;
+        files only grow, and new files appear. One context at a time.
         """
         self._journals.keep_files(True)
         for directory in self._directories:
@@ -36,5 +36,5 @@ class KeptFiles:
             self._journals.keep_files(False)
 
     def journal_ends(self) -> list[JournalPosition]:
-        """For each journal, behind the last group whose entries are durable and can be read."""
+        """For each journal, the end of the last group whose entries are durable and can be read."""
         return list(self._journals.positions)

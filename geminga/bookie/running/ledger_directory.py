@@ -1,5 +1,5 @@
-"""One ledger directory: the ledgers whose entries are flushed to it, with write caches, read cache, entry
-logs, index and garbage collection of their own. After BookKeeper's `SingleDirectoryDbLedgerStorage`.
+"""One ledger directory: the ledgers that are flushed to it, with their own write caches, read cache, entry
+logs, index and garbage collection. After BookKeeper's `SingleDirectoryDbLedgerStorage`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from geminga.errors import LedgerFenced, ReadOnly, StorageError
 
 
 class LedgerDirectory:
-    """Belongs to the event loop. What is asked of it is about its own ledgers only."""
+    """Belongs to the event loop. Every method is about the directory's own ledgers only."""
 
     def __init__(
         self,
@@ -46,10 +46,10 @@ class LedgerDirectory:
         release_journals: Callable[[], None],
         on_full: Callable[[], None],
     ) -> None:
-        """`settings` are its share of the bookie's. `positions` see `WriteCaches`. `release_journals` is
-        called off the loop when the index's marks have moved, `queued_bytes` says how much waits for
-        journals, `on_full` is called when a flush is over and the active
-        cache is full again.
+        """`settings` are the directory's share of the bookie's. For `positions` see `WriteCaches`.
+        `release_journals` is called off the loop when the index's marks have moved. `queued_bytes` returns
+        the bytes that wait for journals. `on_full` is called when a flush is over and the active cache is
+        full again.
         """
         self.path = path
         self.storage = storage
@@ -93,7 +93,7 @@ class LedgerDirectory:
         nursery.start_soon(self.scrub.run)
 
     def stop(self) -> None:
-        """Take no more entries, and begin nothing in the background."""
+        """Refuse entries, and begin nothing more in the background."""
         self.garbage.stop()
         self.scrub.stop()
         self.writers.close()
@@ -179,7 +179,7 @@ class LedgerDirectory:
                 self.reader.forget(ledger_id)
 
     async def _end_writing(self, ledger_id: int, reason: StorageError) -> None:
-        """On return no entry of the ledger is on its way any more, and none will be."""
+        """Wait until no entry of the ledger is pending, and none will be."""
         self._lifeline.check()
         writer = self.writers.get(ledger_id)
         if writer is not None:
@@ -200,7 +200,7 @@ class LedgerDirectory:
         return self.caches.flushing is not None or self.caches.active.entries > 0
 
     def start_flush(self) -> None:
-        """Flush the active cache in the background, unless a flush is under way: that one goes first."""
+        """Flush the active cache in the background, after a flush that is under way."""
         if self.caches.flushing is None:
             # Swapped here and not by the task, which may run turns later: the next group goes to the new
             # cache.
@@ -208,12 +208,12 @@ class LedgerDirectory:
             self._flush_wanted.set()
 
     def resume_flush(self) -> None:
-        """There is space again: a flush that found none goes on."""
+        """Continue a flush that had found no space."""
         if self.caches.flushing is not None:
             self._flush_wanted.set()
 
     async def flush(self) -> None:
-        """See `Bookie.flush`. An empty cache moves the marks in the index and nothing else."""
+        """See `Bookie.flush`. With an empty cache, this only moves the marks in the index."""
         async with self._flush_lock:
             self._lifeline.check()
             with self._lifeline.failure_ends_it():
@@ -254,6 +254,6 @@ class LedgerDirectory:
                     await self.flush()
 
     def _holds_journals(self) -> bool:
-        """Nothing came for long, and old journals wait for the mark to say so."""
+        """Whether no entry has arrived for long, while old journals wait for the mark."""
         marks = self.storage.index.marks
         return any(mark.journal_id < now.journal_id for mark, now in zip(marks, self._positions, strict=True))

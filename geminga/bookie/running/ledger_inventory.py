@@ -1,6 +1,6 @@
-"""Which ledgers a running bookie has, which of them it serves, and what is missing of them.
+"""Which ledgers a running bookie has, which of them it serves, and which entries they lack.
 
-For the rooms above that compare it with the metadata: the sweep of orphans, and the ledgers without a record.
+The rooms above compare this with the metadata: to delete orphans, and to find ledgers without a record.
 """
 
 from __future__ import annotations
@@ -14,23 +14,25 @@ from geminga.bookie.running.lifeline import Lifeline
 
 
 class StoredCounts(NamedTuple):
-    """How much a running bookie holds, for metrics."""
+    """How much a running bookie stores, for metrics."""
 
     ledgers: int
     entries: int
-    """In entry logs and in write caches; entries of deleted ledgers until their rows are gone."""
+    """Entries in entry logs and in write caches, including those of deleted ledgers until their rows are
+    removed.
+    """
 
 
 class LedgerInventory:
-    """Of all ledger directories together. Belongs to the event loop, but for what is called blocking."""
+    """Covers all ledger directories. Belongs to the event loop, except the methods called blocking."""
 
     def __init__(self, directories: DirectorySet, lifeline: Lifeline) -> None:
         self._set = directories
         self._lifeline = lifeline
 
     def ledgers(self) -> set[int]:
-        """Every ledger with a durable entry here that is served. After an index was lost, deleted ones may be
-        among them (`unsorted`) until the start has set them aside.
+        """Every served ledger with a durable entry. After an index was lost, this may include deleted
+        ledgers (`unsorted`) until the start has set them aside.
         """
         return {ledger_id for directory in self._set.all for ledger_id in directory.reader.ledgers()}
 
@@ -39,25 +41,25 @@ class LedgerInventory:
         return {id_ for each in self._set.all for id_ in each.storage.index.in_state(ASIDE)}
 
     def unsorted(self) -> set[int] | None:
-        """Every ledger that a directory with a rebuilt index serves, deleted ones among them. None if
-        there is no such directory, or `set_aside` was called since.
+        """Every served ledger of the directories with a rebuilt index, including deleted ones. None if there
+        is no such directory, or after `set_aside` was called.
         """
         unsorted = [each for each in self._set.all if each.storage.index.unsorted]
         # An empty set is an answer too: the rebuilt index serves nothing, and the caller still has to say so.
         return {id_ for each in unsorted for id_ in each.reader.ledgers()} if unsorted else None
 
     def missing(self, ledger_id: int, entries: int) -> list[tuple[int, int]]:
-        """(first, last) of what a ledger with `entries` entries should have and has not, of what is flushed.
-        Blocking; reads all of its rows, and the sizes of the logs.
+        """(first, last) of the flushed entries that a ledger with `entries` entries lacks. Blocking; reads
+        all of the ledger's rows, and the sizes of the logs.
         """
         return self._set.of(ledger_id).storage.missing(ledger_id, entries)
 
     def lacks_entries(self) -> bool:
-        """Whether an entry log is gone, or shorter than the index knows it. Blocking."""
+        """Whether an entry log is missing, or shorter than the index expects. Blocking."""
         return any(directory.storage.lacks_entries() for directory in self._set.all)
 
     def counts(self) -> StoredCounts:
-        """A pass over the sums that the indexes keep in memory."""
+        """Sums over values that the indexes keep in memory."""
         entries = 0
         for directory in self._set.all:
             for cache in (directory.caches.active, directory.caches.flushing):
@@ -68,8 +70,8 @@ class LedgerInventory:
         return StoredCounts(len(self.ledgers()), entries)
 
     def usage(self) -> dict[int, Usage]:
-        """Entries and record bytes in entry logs of each ledger that is not purged, served or not. A pass
-        over what the indexes keep in memory.
+        """Entries and record bytes in entry logs of each ledger that is not purged, served or not. Passes
+        over values that the indexes keep in memory.
         """
         sums: dict[int, Usage] = {}
         for directory in self._set.all:
@@ -77,8 +79,9 @@ class LedgerInventory:
         return sums
 
     async def set_aside(self, ledger_ids: Collection[int], *, lift: Collection[int] = ()) -> None:
-        """Keep ledgers without serving them; the garbage collection spares them. Those in `lift` are served
-        again. Durable on return, a directory at a time; `unsorted` is None then. StorageError.
+        """Set ledgers aside, so that they are kept but not served; garbage collection spares them. The
+        ledgers in `lift` are served again. Durable on return, one directory at a time; `unsorted` is None
+        then. Raises StorageError.
         """
         self._lifeline.check()
         # Each directory, even one without any of these ledgers: only this call tells a rebuilt index that its

@@ -1,4 +1,4 @@
-"""The way in: one writer per ledger, for the ledger's whole writable life."""
+"""Adds entries to a ledger: one writer for each ledger, as long as the ledger is writable."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class LedgerWriter:
         self._settled: trio.Event | None = None
 
     def append(self, body: bytes) -> int:
-        """Accept one entry; returns its id. It is durable, and can be read, once `on_durable` was called
-        with this id or a higher one. Never waits: ask `Bookie.has_room` first.
+        """Accept one entry and return its id. The entry is durable, and can be read, once `on_durable` was
+        called with this id or a higher one. Never waits: check `Bookie.has_room` first.
 
         Raises LedgerFenced after close, fence or delete, ReadOnly while the disk is full, StorageError after
-        it has failed.
+        the disk has failed.
         """
         if self._refusal is not None:
             # A new exception each time: a raised one collects a traceback for every publisher that meets it.
@@ -64,7 +64,7 @@ class LedgerWriter:
         return entry_id
 
     def close(self) -> None:
-        """Refuse further entries. Those already accepted become durable and are reported as usual."""
+        """Refuse further entries. Accepted entries become durable and are reported as usual."""
         self.refuse(LedgerFenced(f"ledger {self.ledger_id} is closed"))
 
     # ---- for the bookie
@@ -89,11 +89,11 @@ class LedgerWriter:
             self._paused = False
 
     def is_done(self) -> bool:
-        """Closed, and nothing pending."""
+        """Whether the writer is closed and no entry is pending."""
         return self._refusal is not None and not self._paused and self._durable >= self.next_entry_id - 1
 
     async def settle(self) -> None:
-        """Return once nothing is pending: all durable, or failed."""
+        """Return once no entry is pending: all are durable or failed."""
         while self._durable < self.next_entry_id - 1:
             if self._settled is None:
                 self._settled = trio.Event()
@@ -106,7 +106,7 @@ class LedgerWriter:
         self._on_durable(last_entry_id)
 
     def failed(self, error: StorageError) -> None:
-        """Nothing more will become durable. Tells the owner if entries were pending."""
+        """No pending entry will become durable. Notifies the owner if entries were pending."""
         self._refusal = error
         self._paused = False
         if self._durable < self.next_entry_id - 1:

@@ -1,4 +1,4 @@
-"""The writers of one ledger directory: of ledgers that take entries, or have some that are not flushed."""
+"""The writers of one ledger directory: those that accept entries, or have entries that are not flushed."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from geminga.errors import ReadOnly, StorageError
 
 
 class LedgerWriters:
-    """By ledger. Writers with high priority are not paused on a full disk."""
+    """Writers by ledger. Writers with high priority are not paused on a full disk."""
 
     def __init__(self) -> None:
         self._writers: dict[int, LedgerWriter] = {}
         self._privileged: set[int] = set()
 
     def add(self, writer: LedgerWriter, *, high_priority: bool, read_only: str) -> None:
-        """`read_only` says why entries are refused now; "" if they are not."""
+        """Add a writer. `read_only` is the reason for which entries are refused now; "" if they are
+        accepted.
+        """
         self._writers[writer.ledger_id] = writer
         if high_priority:
             self._privileged.add(writer.ledger_id)
@@ -29,7 +31,7 @@ class LedgerWriters:
         self._privileged.discard(ledger_id)
 
     def pause_or_resume(self, read_only: str) -> None:
-        """`read_only` says why the disk takes no entries; "" if it takes them again."""
+        """`read_only` is the reason for which the disk takes no entries; "" if it takes them again."""
         for ledger_id, writer in self._writers.items():
             self._pause_or_resume(ledger_id, writer, read_only)
 
@@ -40,18 +42,20 @@ class LedgerWriters:
             writer.pause(ReadOnly(read_only))
 
     def discard_done(self, active: SegmentMap) -> list[int]:
-        """Let go of closed ledgers with nothing pending and nothing in the active cache; their ids."""
+        """Remove closed writers whose ledger has no pending entry and none in the active cache; returns the
+        ledger ids.
+        """
         gone = [id_ for id_, writer in self._writers.items() if writer.is_done() and id_ not in active]
         for ledger_id in gone:
             self.discard(ledger_id)
         return gone
 
     def close(self) -> None:
-        """All refuse entries from now on."""
+        """Close all writers."""
         for writer in self._writers.values():
             writer.close()
 
     def failed(self, error: StorageError) -> None:
-        """Nothing more will become durable."""
+        """No pending entry will become durable."""
         for writer in list(self._writers.values()):
             writer.failed(error)

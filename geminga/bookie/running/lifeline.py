@@ -1,4 +1,4 @@
-"""Whether the bookie lives, and a signal whenever something has changed: what all of its parts share."""
+"""Whether the bookie lives, and a signal for every change; all of its parts share this."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from geminga.errors import ReadOnly, StorageError
 
 
 class Lifeline:
-    """The first failure is the last: every waiter gets it, later ones are its consequences. On the loop."""
+    """Keeps the first failure. Every waiter gets that one, because later failures are its consequences. On
+    the loop.
+    """
 
     def __init__(self, on_failed: Callable[[StorageError], None]) -> None:
         """`on_failed` is called once, with the first failure."""
@@ -29,14 +31,14 @@ class Lifeline:
             self.notify()
 
     def check(self) -> None:
-        """StorageError with the text of the failure, if there was one."""
+        """Raises StorageError with the text of the failure, if there was one."""
         if self.failed is not None:
             # A copy: the same exception raised in many tasks would have their tracebacks joined.
             raise StorageError(str(self.failed))
 
     @contextlib.contextmanager
     def failure_ends_it(self) -> Iterator[None]:
-        """A StorageError that comes out of the block is the end, unless it is ReadOnly."""
+        """A StorageError that leaves the block ends the bookie, unless it is ReadOnly."""
         try:
             yield
         # A full disk passes, and nothing that was confirmed is in danger.
@@ -47,7 +49,7 @@ class Lifeline:
             raise
 
     def call_on_change(self, tell: Callable[[], None]) -> None:
-        """Have `tell` called after each group, flush, and failure, from now on."""
+        """Call `tell` after each group, flush, and failure from now on."""
         self._listeners.append(tell)
 
     def notify(self) -> None:
@@ -56,7 +58,7 @@ class Lifeline:
             tell()
 
     async def next_change(self) -> None:
-        """Until the next group, flush or failure."""
+        """Wait until the next group, flush or failure."""
         if self._changed.is_set():
             self._changed = trio.Event()
         await self._changed.wait()

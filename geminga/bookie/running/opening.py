@@ -1,4 +1,4 @@
-"""From directories to what a bookie is made of: everything recovered, nothing running yet. Blocking."""
+"""Opens a bookie's directories: recovers everything, and starts nothing. Blocking."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from geminga.storage.key_value import KeyValue
 
 
 class LedgerFiles(NamedTuple):
-    """A ledger directory: entry logs lie below `directory`, their index is wherever the caller opened it."""
+    """A ledger directory: entry logs are below `directory`; `key_value` is their index, which the caller
+    opened.
+    """
 
     directory: str
     key_value: KeyValue
@@ -38,7 +40,7 @@ class Opened(NamedTuple):
     storages: list[LedgerStorage]
     report: RecoveryReport
     missing: list[list[Run]]
-    """Of each ledger directory the entries that the index has and that lie nowhere."""
+    """For each ledger directory, the entries that the index has and that are in no file."""
 
 
 def open_all(

@@ -1,4 +1,4 @@
-"""What reads from entry logs brought along: checked segments, the least recently used leave first."""
+"""Checked segments that reads of entry logs have loaded. The least recently used are evicted first."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from geminga.bookie.records.segment_map import SegmentMap
 
 
 class ReadCache:
-    """At most `bytes_max` of memory, except that one segment always fits."""
+    """Takes at most `bytes_max` of memory, except that one segment always fits."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -21,7 +21,7 @@ class ReadCache:
         return self._map.bytes
 
     def add(self, segment: Segment) -> None:
-        """Keep what is new in it. Two readers may have brought overlapping segments."""
+        """Add the new parts of a segment. Two readers may have loaded overlapping segments."""
         first = segment.first
         while first <= segment.last:
             known = self._map.find(segment.ledger_id, first)

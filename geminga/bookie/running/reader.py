@@ -1,7 +1,7 @@
-"""The way out: write caches, then read cache, then index and entry log, with read-ahead.
+"""Reads entries from write caches, then read cache, then index and entry log, with read-ahead.
 
-A consumer that reads a ledger in order finds most of it in the read cache: a read from a log brings what
-follows, and before the consumer comes to the end of that the next piece is on its way.
+A consumer that reads a ledger in order finds most entries in the read cache: a read from a log also loads
+the following entries, and before the consumer reaches their end, the next piece is loading.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from geminga.errors import LedgerNotFound, StorageError
 
 # One task reads ahead for all: more requests than this would be stale before their turn comes.
 PREFETCHES_MAX = 16
-"""Pieces that may be on the way or waiting; more readers than that wait for their own reads."""
+"""The limit of pieces that load or wait to be loaded; further readers wait for their own reads."""
 
 # A cache full of single entries must not make each read walk through all of it.
 SEGMENTS_AHEAD_MAX = 32
@@ -33,7 +33,7 @@ _monotonic_s = RealClock().monotonic_s
 
 
 class LedgerReader:
-    """Reads of one bookie. On the loop."""
+    """The reads of one bookie. On the loop."""
 
     def __init__(
         self,
@@ -44,10 +44,10 @@ class LedgerReader:
         cache_bytes: int,
         read_ahead_bytes: int,
     ) -> None:
-        """`heal` is asked when an entry turns out to be damaged; if it answers True the read goes on."""
+        """`heal` is called when an entry turns out to be damaged; the read continues if it returns True."""
         self.failures = 0
         self.log_bytes = self.log_loads = 0
-        """Read from entry logs, and how often, read-ahead included."""
+        """Bytes read from entry logs, and the number of reads, including read-ahead."""
         self._in_write_caches, self._in_read_cache, self._in_logs = Found(), Found(), Found()
         self._found = self._in_read_cache
         """Where `_find` found the last segment."""
@@ -77,12 +77,12 @@ class LedgerReader:
 
     @property
     def from_memory(self) -> int:
-        """Entries found in a cache."""
+        """Entries that were found in a cache."""
         return self._in_write_caches.entries + self._in_read_cache.entries
 
     @property
     def from_log(self) -> int:
-        """Entries that a read had to wait for."""
+        """Entries for which a read had to wait."""
         return self._in_logs.entries
 
     def statistics(self) -> ReadStatistics:
@@ -110,7 +110,7 @@ class LedgerReader:
         return {ledger_id for ledger_id in found if self._storage.is_served(ledger_id)}
 
     def forget(self, ledger_id: int) -> None:
-        """The ledger is deleted."""
+        """Forget a deleted ledger."""
         self._deletions += 1
         self._cache.discard(ledger_id)
         self._wanted_last.pop(ledger_id, None)
@@ -180,7 +180,7 @@ class LedgerReader:
         return brought
 
     async def run(self) -> None:
-        """Read ahead of readers, for ever. A failure is left to the read that asks for the entry."""
+        """Read ahead of readers, for ever. Ignores failures: the read that needs the entry reports them."""
         while True:
             await self._wake.wait()
             self._wake = trio.Event()
@@ -252,9 +252,10 @@ class LedgerReader:
         return segment
 
     def _note(self, segment: Segment, first: int, end: int, size_bytes: int) -> None:
-        """Entries of a segment were read. From its middle on, what follows is put on its way: where a read
-        begins there, and where one of several entries ends there, since the next may come to the segment's
-        end. A single entry that came from a log may be one of many far apart.
+        """Entries of a segment were read; decide whether to read ahead. Past the middle of the segment, the
+        following entries are wanted if a read begins there, or if a read of several entries ends there,
+        because the next read may reach the segment's end. A single entry that came from a log may be one of
+        many far apart.
         """
         self._found.add(end - first + 1, size_bytes)
         # What follows is newer, and so in the write caches too.
@@ -268,8 +269,8 @@ class LedgerReader:
         return self._caches.find(ledger_id, entry_id) or self._cache.find(ledger_id, entry_id)
 
     def _want(self, ledger_id: int, entry_id: int) -> None:
-        """Expect reads of this entry soon, and of those behind it. What is not in memory of the next
-        `read_ahead_bytes` is put on its way.
+        """Expect reads of this entry and of those behind it soon. Queues loads for the parts of the next
+        `read_ahead_bytes` that are not in memory.
         """
         # Every read behind the middle asks again for the same piece.
         if self._wanted_last.get(ledger_id) == entry_id:
@@ -292,7 +293,7 @@ class LedgerReader:
 
 
 def _last_within(segment: Segment, first: int, last: int, bytes_max: int, *, at_least_one: bool) -> int:
-    """The last entry up to which the bodies from `first` on are at most `bytes_max` long in all."""
+    """The last entry up to which the bodies from `first` on are at most `bytes_max` long in total."""
     # The usual read is bounded by its entries; the search below is for large ones.
     if segment.body_bytes(first, last) <= bytes_max:
         return last

@@ -1,9 +1,9 @@
-"""Checking closed entry logs in the background: all that the index names is read, slowly, over and over, so
-that a flipped bit is found while a journal may still have the entry.
+"""Checks closed entry logs in the background: reads all records that the index names, slowly, over and over,
+so that a flipped bit is found while a journal may still have the entry.
 
-The newest logs come first: theirs is what journals still have. The scrub stands still while others need the
-disk: while 64 KiB of entries or more wait for a journal, while a write cache is flushed, and while a read
-waits for an entry log.
+The newest logs come first, because journals still have their entries. The scrub pauses while other work
+needs the disk: while 64 KiB of entries or more wait for a journal, while a write cache is flushed, and while
+a read waits for an entry log.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from geminga.bookie.running.storage import LedgerStorage
 from geminga.errors import StorageError
 
 QUEUED_BYTES_MAX: Final = 64 << 10
-"""Of entries that wait for a journal; with more the scrub waits."""
+"""The limit of entry bytes that wait for a journal; above it the scrub pauses."""
 BUSY_S: Final = 0.1
-"""So long until it looks again."""
+"""The pause before the scrub checks again whether the disk is free."""
 START_S: Final = 1.0
-"""After a start clients come first."""
+"""The delay after a start, when clients come first."""
 REST_S: Final = 60.0
-"""Between two passes over all logs."""
+"""The pause between two passes over all logs."""
 ENTRY_BYTES_MIN: Final = 512
-"""A shorter entry counts as much: it costs as much time."""
+"""A shorter entry counts as this many bytes, because it takes as much time."""
 log = logging.getLogger("geminga.bookie")
 
 
 class Scrub:
-    """Of one ledger directory. On the loop; files are read off it, 256 KiB at a time."""
+    """The scrub of one ledger directory. On the loop; reads files off it, 256 KiB at a time."""
 
     def __init__(
         self,
@@ -43,9 +43,9 @@ class Scrub:
         rate_bytes_per_s: int,
         is_busy: Callable[[], bool],
     ) -> None:
-        """A rate of 0: nothing is read."""
+        """A rate of 0 turns the scrub off."""
         self.bytes = self.passes = 0
-        """Read so far; passes over all logs that were finished."""
+        """Bytes read so far; completed passes over all logs."""
         self._storage = storage
         self._healing = healing
         self._rate = rate_bytes_per_s
@@ -54,7 +54,7 @@ class Scrub:
         self._running = trio.CancelScope()
 
     async def run(self) -> None:
-        """Until `stop`. Where it was is forgotten then: the next start begins with the newest log."""
+        """Run until `stop`. The progress is not stored: the next start begins with the newest log."""
         with self._running:
             await trio.sleep(START_S)
             while self._rate:
@@ -71,7 +71,7 @@ class Scrub:
                 await trio.sleep(REST_S)
 
     def stop(self) -> None:
-        """End `run` soon; what is being written is finished."""
+        """End `run` soon, after a write that is under way."""
         self._running.cancel()
 
     async def _check(self, log_id: int) -> None:

@@ -1,4 +1,4 @@
-"""What a running bookie says of itself, added up over its journals and ledger directories."""
+"""The statistics of a running bookie, summed over its journals and ledger directories."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from geminga.durations import total as total_durations
 
 
 class JournalCounts:
-    """Groups that became durable, of all journals."""
+    """Durable groups of all journals."""
 
     __slots__ = (
         "_adds",

@@ -1,8 +1,9 @@
-"""From memory to entry logs and back: flushing write caches, reading, deleting.
+"""Flushes write caches to entry logs, reads from them, and deletes ledgers.
 
-Whatever has left the write caches is here. The order in a flush is what a crash at any point must find sane:
-entry log synced, then index and mark in one synced batch, then the journal let go. In a deletion: the mark
-"deleted", then rows, then files; each durable before the next.
+Everything that has left the write caches is here. The order of a flush keeps the files consistent after a
+crash at any point: sync the entry log, then write index and marks in one synced batch, then release the
+journals. A deletion first writes the state "deleted", then removes rows, then files; each step is durable
+before the next.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from geminga.storage.disk import Disk
 from geminga.storage.disk_errors import DiskFull
 
 DAMAGE_BYTES_MAX = 1 << 20
-"""Records that one attempt to heal looks at."""
+"""The limit of record bytes that one attempt to heal checks."""
 
 
 class LedgerStorage:
@@ -51,7 +52,7 @@ class LedgerStorage:
         writer: EntryLogWriter,
     ) -> None:
         self.names: dict[int, LedgerName] = {}
-        """Whose ledger is whose, for the entry logs."""
+        """Ledger names, for the entry logs."""
         self.logs_deleted = 0
         self.flushed_bytes = 0
         self.reclaimed_by_deletion_bytes = 0
@@ -62,13 +63,13 @@ class LedgerStorage:
         self._logs = logs
         self._writer = writer
         self._record_bytes: dict[int, int] = {}
-        """Of those closed logs whose size a compaction has looked up."""
+        """Record bytes of the closed logs whose size a compaction has looked up."""
         self._unreadable: set[int] = set()
         self._copied: dict[int, int] = {}
-        """Bytes that compaction has copied out of logs which are still there."""
+        """Bytes that compaction has copied out of logs that still exist."""
         self._log_lock = trio.Lock()
-        """Held from writing to the entry log until its rows are in the index, and while logs are deleted: one
-        that was just closed has no rows yet.
+        """Held from a write to the entry log until its rows are in the index, and while logs are deleted,
+        because a log that was just closed has no rows yet.
         """
         self._index_lock = trio.Lock()
         self._closed = False
@@ -81,9 +82,9 @@ class LedgerStorage:
     async def flush(
         self, cache: SegmentMap, marks: tuple[JournalPosition, ...], release: Callable[[], None]
     ) -> None:
-        """Write a cache to entry logs; `release` is called, off the loop, once the journals before `marks`
-        are not needed here. On return all of it is durable and can be read from here. ReadOnly if there is
-        no space: nothing has changed then, try again later.
+        """Write a cache to entry logs. On return all entries are durable and can be read. `release` is
+        called, off the loop, once the journals before `marks` are not needed here. Raises ReadOnly if there
+        is no space; nothing has changed then, so the call may be repeated.
         """
         async with self._log_lock:
             # The log lock is held until the rows are in the index: garbage collection would see a closed log
@@ -113,7 +114,7 @@ class LedgerStorage:
             raise ReadOnly(str(error)) from error
 
     async def finish_log(self) -> None:
-        """Close the entry log that is being written."""
+        """Close the current entry log."""
         async with self._log_lock:
             try:
                 # A footer makes the log's index rows readable without a pass over its records, also after its
@@ -123,7 +124,7 @@ class LedgerStorage:
                 self._writer.abandon()  # a log without a footer is read all the same
 
     async def set_state(self, ledger_id: int, state: State) -> None:
-        """Durable on return."""
+        """Set the state of a ledger. Durable on return."""
         async with self._index_lock:
             await self.disk.run(self._index.set_state, ledger_id, state)
 
@@ -133,7 +134,7 @@ class LedgerStorage:
             await self.disk.run(lambda: self._index.set_aside(ledger_ids, lift=lift))
 
     async def collect(self) -> None:
-        """Forget the rows of deleted ledgers and delete entry logs in which no ledger lives. Waits for a
+        """Remove the rows of deleted ledgers, and delete entry logs without a living ledger. Waits for a
         flush that is under way, and for one slice of a compaction.
         """
         async with self._log_lock, self._index_lock:
@@ -143,24 +144,23 @@ class LedgerStorage:
             self.logs_deleted += await self.disk.run(self._delete_dead_logs)
 
     def keep_logs(self, kept: bool) -> None:
-        """While kept no entry log is deleted; `collect` does that later."""
+        """Within this context no entry log is deleted; `collect` catches up later."""
         self._kept = kept
 
     async def settle_deletions(self) -> None:
-        """Return once a deletion of entry logs that is under way is over."""
+        """Return once no deletion of entry logs is under way."""
         async with self._log_lock:
             pass
 
     async def ledgers(self) -> set[int]:
-        """Every ledger that is served and has entries in a log."""
+        """Every served ledger with entries in a log."""
         found = await self.disk.run(self._index.ledgers)
         return {ledger_id for ledger_id in found if self.is_served(ledger_id)}
 
     async def move_slice(self, slices: LogSlices) -> int | None:
-        """Copy the next of a log's living records to the log that is being written, and say so in the index:
-        durable on return, in that order. The number of bytes; None if there was nothing left.
-
-        Cancelling may leave copies that no row names; they cost space and nothing else.
+        """Copy the next slice of a log's living records to the current log, then update the index; both
+        durable on return. Returns the number of bytes; None if nothing was left. Cancelling may leave copies
+        that no row names; they only cost space.
         """
         try:
             piece = await self.disk.run(slices.next)
@@ -182,7 +182,7 @@ class LedgerStorage:
         return copied
 
     async def shares(self) -> list[LogShare]:
-        """How much lives in each closed log."""
+        """The share of living records in each closed log."""
         return await self.disk.run(self._shares)
 
     def _shares(self) -> list[LogShare]:
@@ -203,11 +203,11 @@ class LedgerStorage:
         return shares
 
     def slices(self, log_id: int) -> LogSlices:
-        """The living records of a closed log."""
+        """The slices of a closed log's living records."""
         return LogSlices(self._logs, self._index, log_id, self._settings.compaction_slice_bytes)
 
     def leave_alone(self, log_id: int) -> None:
-        """Do not compact this log again: it cannot be read in full."""
+        """Exclude this log from compaction: it cannot be read in full."""
         self._unreadable.add(log_id)
 
     # ---- damage
@@ -217,24 +217,24 @@ class LedgerStorage:
         return self._logs.directory
 
     def closed_logs(self) -> list[int]:
-        """Those with living entries, the newest first."""
+        """The closed logs with living entries, newest first."""
         usage, writing = self._index.usage, self._writer.log_id
         return sorted(
             (log_id for log_id, ledgers in usage.items() if ledgers and log_id != writing), reverse=True
         )
 
     def log_check(self, log_id: int) -> LogCheck:
-        """A pass over the living records of a closed log."""
+        """A check of the living records of a closed log."""
         return LogCheck(self._logs, self._index, log_id)
 
     def remarks(self, log_id: int) -> list[str]:
-        """What is damaged of a closed log's header, footer and trailer. Blocking."""
+        """The damage to a closed log's header, footer and trailer. Blocking."""
         is_wanted = self._index.usage.get(log_id) and self._logs.is_there(log_id)
         return self._logs.remarks(log_id) if is_wanted else []
 
     async def damaged(self, runs: Sequence[Run]) -> list[Run]:
-        """Which of these entries are damaged at the place that the index has for them now: of each run the
-        first `DAMAGE_BYTES_MAX` and the rest of that row are looked at.
+        """The damaged entries among these, at their current offsets in the index. For each run, checks the
+        first `DAMAGE_BYTES_MAX` and the rest of that row.
         """
         return await self.disk.run(self._damaged, runs)
 
@@ -263,9 +263,9 @@ class LedgerStorage:
         return found
 
     async def rewrite(self, records: SegmentMap) -> int:
-        """Put entries, whose records in closed logs are damaged, into the log that is being written, and say
-        so in the index: durable on return, in that order. The number of entries. ReadOnly if there is no
-        space: nothing has changed then.
+        """Rewrite entries whose records in closed logs are damaged to the current log, then update the
+        index; both durable on return. Returns the number of entries. Raises ReadOnly if there is no space;
+        nothing has changed then.
         """
         async with self._log_lock:
             names = await self.disk.run(self._names_in_logs, records)
@@ -276,7 +276,7 @@ class LedgerStorage:
         return records.entries
 
     def _names_in_logs(self, records: SegmentMap) -> dict[int, LedgerName]:
-        """What the logs that the index has these entries in say of their ledgers."""
+        """The names of these ledgers in the logs that have the entries."""
         names: dict[int, LedgerName] = {}
         logs: set[int] = set()
         for ledger_id, segments in records.sorted_segments():
@@ -311,7 +311,7 @@ class LedgerStorage:
         return len(dead)
 
     async def close(self) -> None:
-        """Close all files once no log is being written; reads under way are not disturbed."""
+        """Close all files once no log is being written; does not disturb reads that are under way."""
         async with self._log_lock:
             self._closed = True
             await self.disk.run(self._logs.close)
@@ -328,7 +328,7 @@ class LedgerStorage:
         return self._index.missing(ledger_id, entries, self._log_bytes())
 
     def lacks_entries(self) -> bool:
-        """Whether a log is gone, or shorter than what the index has in it. Blocking."""
+        """Whether a log is missing, or shorter than the index expects. Blocking."""
         sizes = self._log_bytes()
         return any(
             sum(usage.bytes for usage in ledgers.values()) > sizes.get(log_id, 0)
@@ -344,17 +344,17 @@ class LedgerStorage:
         return sizes
 
     def is_served(self, ledger_id: int) -> bool:
-        """Neither deleted nor set aside."""
+        """Whether the ledger is neither deleted nor set aside."""
         state = self._index.states.get(ledger_id)
         return state is None or state.kind not in (DELETED, ASIDE)
 
     def last_entry_id(self, ledger_id: int) -> int:
-        """-1 if there is none, or the ledger is deleted."""
+        """The last entry id; -1 if there is none, or the ledger is deleted."""
         return -1 if self.is_deleted(ledger_id) else self._index.last_entry_id(ledger_id)
 
     async def load(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[Segment]:
-        """Entries from `first` on without a gap, checked: the first at least, what was asked for and what
-        follows it, up to the read-ahead. Errors as in `Bookie.read`.
+        """Checked, contiguous entries from `first` on: at least the first, then the requested ones, then the
+        read-ahead. Raises the errors of `Bookie.read`.
         """
         return await self.disk.run(self._load, ledger_id, first, last, bytes_max)
 
@@ -374,9 +374,9 @@ class LedgerStorage:
         return segments
 
     async def load_runs(self, runs: Sequence[Run], bytes_max: int) -> list[Segment]:
-        """One segment for each run, in their order, without read-ahead and no further than to the end of its
-        first entry's row: until `bytes_max` bytes are read, or up to one that cannot be read. The first at
-        least; errors as in `Bookie.read`.
+        """One segment for each run, in their order, without read-ahead and at most to the end of the row of
+        its first entry. Ends after `bytes_max` bytes, or before a run that cannot be read. Returns at least
+        the first segment; raises the errors of `Bookie.read` for it.
         """
         return await self.disk.run(self._load_runs, runs, bytes_max)
 
@@ -400,7 +400,7 @@ class LedgerStorage:
     def _load_row(
         self, ledger_id: int, first: int, last: int, bytes_max: int, *, read_ahead_bytes: int | None = None
     ) -> Segment:
-        """From `first` to the end of its row, of what was asked for, or of the read-ahead."""
+        """Load the requested entries or the read-ahead, from `first` to the end of its row at most."""
         state = self._index.states.get(ledger_id)
         if state is not None and state.kind == DELETED:
             raise LedgerNotFound(f"ledger {ledger_id} is deleted")

@@ -1,4 +1,4 @@
-"""The two write caches: one fills while the other is flushed."""
+"""The two write caches of a ledger directory: one fills while the other is flushed."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from geminga.bookie.records.segment_map import SegmentMap
 
 
 class WriteCaches:
-    """Every durable entry of one ledger directory that its index does not have yet. `bytes_max` is for both
-    caches together.
-
-    The segments of one journal group share its buffer, which lives as long as one of them does. So a cache
-    is charged with whole buffers: `*_bytes` are the memory that it keeps from being used otherwise.
+    """Every durable entry of one ledger directory that its index does not have yet. `bytes_max` is the limit
+    of both caches together. The segments of one journal group share its buffer, which lives as long as one
+    of them does. So a cache is charged with whole buffers: `*_bytes` are the memory that it keeps from other
+    uses.
     """
 
     def __init__(self, bytes_max: int, positions: list[JournalPosition]) -> None:
-        """`positions` has each journal's end as of the last group that was given to the caches. The bookie
-        moves it, for all directories together.
+        """`positions` has, for each journal, the end of the last group that was added to the caches. The
+        bookie advances it, for all directories together.
         """
         self.active = SegmentMap()
         self.flushing: SegmentMap | None = None
@@ -27,10 +26,12 @@ class WriteCaches:
         # A copy, taken at the swap: groups that come during the flush are in the active cache and move
         # `positions` on.
         self.flushing_positions = tuple(positions)
-        """Once the flushing cache is in the index, the journals before this are not needed here."""
+        """Once the flushing cache is in the index, this directory does not need the journals before these
+        positions.
+        """
         self._half_bytes = bytes_max // 2
         self._foreign_bytes = self._flushing_foreign_bytes = 0
-        """Of the buffers, what belongs to none of the segments."""
+        """Bytes of the buffers that belong to none of the segments."""
 
     @property
     def active_bytes(self) -> int:
@@ -41,7 +42,9 @@ class WriteCaches:
         return 0 if self.flushing is None else self.flushing.bytes + self._flushing_foreign_bytes
 
     def add(self, segments: Sequence[Segment]) -> None:
-        """All that one group has for this directory. The positions are moved in the same breath."""
+        """Add all entries of one group for this directory. The caller advances the positions without an
+        await in between.
+        """
         add = self.active.add
         record_bytes = 0
         for segment in segments:
@@ -53,8 +56,8 @@ class WriteCaches:
             self._foreign_bytes += len(segments[0].buffer) - record_bytes
 
     def add_part(self, segments: Sequence[Segment]) -> None:
-        """`add` for a group that has entries for other directories, too: what is a small part of its buffer
-        is copied out of it.
+        """As `add`, for a group that also has entries for other directories: a small part of its buffer is
+        copied out.
         """
         # With seven eighths of the buffer or more in use, keeping it whole wastes an eighth at most and saves
         # the copy.
@@ -65,8 +68,8 @@ class WriteCaches:
                 self.active.add(segment.detached())
 
     def discard(self, ledger_id: int) -> None:
-        """Forget everything of a ledger in the active cache; its memory comes back when nothing else is in
-        the same groups, at the latest after the next flush.
+        """Remove a ledger from the active cache. Its memory is freed when the caches have nothing else of
+        its groups, at the latest after the next flush.
         """
         before = self.active.bytes
         self.active.discard(ledger_id)
@@ -75,20 +78,22 @@ class WriteCaches:
             self._foreign_bytes = 0
 
     def is_full(self) -> bool:
-        """The active cache should be flushed."""
+        """Whether the active cache should be flushed."""
         return self.active.bytes + self._foreign_bytes >= self._half_bytes
 
     def is_over(self) -> bool:
-        """More is in the active cache than both may have: a full disk keeps it from being flushed."""
+        """Whether the active cache is larger than both caches may be: a full disk keeps it from being
+        flushed.
+        """
         return self.active_bytes >= 2 * self._half_bytes
 
     def has_room(self, queued_bytes: int) -> bool:
-        """Whether what is queued, and a little more, fits before the flush under way is done."""
+        """Whether the queued entries, and a little more, fit before the current flush is done."""
         # What is queued counts too: it will be durable and has to go into this cache whether or not it fits.
         return self.flushing is None or self.active_bytes + queued_bytes < self._half_bytes
 
     def swap(self) -> SegmentMap:
-        """Make the active cache the flushing one. Only when none is."""
+        """Make the active cache the flushing one. Only while no cache is being flushed."""
         assert self.flushing is None
         self.flushing = self.active
         self.flushing_positions = tuple(self.positions)
@@ -97,7 +102,7 @@ class WriteCaches:
         return self.flushing
 
     def flushed(self) -> None:
-        """The index has everything of the flushing cache: let go of its memory."""
+        """The index has all entries of the flushing cache: free its memory."""
         self.flushing = None
         self._flushing_foreign_bytes = 0
 
@@ -108,7 +113,7 @@ class WriteCaches:
         return segment
 
     def last_entry_id(self, ledger_id: int) -> int:
-        """-1 if neither cache has the ledger."""
+        """The last entry id of the ledger; -1 if neither cache has the ledger."""
         last = self.active.last_entry_id(ledger_id)
         if last < 0 and self.flushing is not None:
             last = self.flushing.last_entry_id(ledger_id)
