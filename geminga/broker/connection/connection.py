@@ -1,4 +1,4 @@
-"""One client's socket: read, feed the session, keep alive, write, close."""
+"""One client's socket: reads, feeds the session, keeps the connection alive, writes, closes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LAST_WORDS_SECONDS = 0.5
 # A frame that comes in pieces is copied together, which costs a busy publisher more than the memory is worth:
 # these pieces take 2 MiB at most.
 CONNECTIONS_FEW = 8
-"""Up to so many connections receive large pieces however much of the memory is used."""
+"""Up to this number, connections receive large pieces even if much of the memory is used."""
 
 
 class Connections:
@@ -50,8 +50,8 @@ class Connections:
         self.created = 0
 
     def producer_name(self) -> str:
-        """A name that no other producer has had: the generation is an id that each start of this data
-        directory takes once.
+        """A unique producer name. Its generation is an id that each start of this data directory
+        takes once.
         """
         # Deduplication keeps sequence ids by name beyond a restart. A counter alone would give a new producer
         # the name of an old one after it, and its first messages would be taken for duplicates.
@@ -61,7 +61,7 @@ class Connections:
     async def serve(self, sock: socket.socket, on_connected: Callable[[], None]) -> None:
         """Serve one client until it leaves, breaks the protocol, or the broker stops. Closes the socket.
 
-        `on_connected` is called once it has sent CONNECT.
+        `on_connected` is called once the client has sent CONNECT.
         """
         self.active += 1
         self.created += 1

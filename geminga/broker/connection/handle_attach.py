@@ -1,4 +1,4 @@
-"""What PRODUCER and SUBSCRIBE have in common: a connection attaches to a topic."""
+"""The common part of PRODUCER and SUBSCRIBE: a connection attaches to a topic."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from geminga.wire import pulsar_pb2 as pb
 
 
 def connect(session: Session, command: pb.CommandConnect) -> None:
-    """Agree on the protocol version: the lower of the two."""
+    """Agree on the lower of the two protocol versions."""
     # Clients act by the answered version, so it may be no higher than their own. Stamps go out only if both
     # sides agree: an old client would take the broker's entry metadata for a part of the message (PIP-70).
     settings = session.rooms.settings
@@ -38,7 +38,7 @@ def ping(session: Session, command: pb.CommandPing) -> None:
 
 
 def pong(session: Session, command: pb.CommandPong) -> None:
-    """Nothing to do: the reader has called `Session.heard`, as it does for any byte."""
+    """Nothing to do: the reader calls `Session.heard` for any byte."""
 
 
 HANDLERS: dict[type, Handler] = {

@@ -38,7 +38,7 @@ class UnknownConsumer(PeerError):
 
 
 def subscribe(session: Session, command: pb.CommandSubscribe) -> Awaitable[None] | None:
-    """Attach a consumer. Success goes out before its first message."""
+    """Attach a consumer. Success is sent before its first message."""
     existing = session.consumers.get(command.consumer_id)
     # A client that gave up waiting sends SUBSCRIBE again with the same id. Pulsar answers success as well.
     if existing is not None and not existing.consumer.closed:
@@ -115,7 +115,7 @@ async def _attach(
 
 
 async def _start_position(topic: Topic, command: pb.CommandSubscribe) -> Position | None:
-    """Where a new cursor begins to read; None: at the initial position that the client named."""
+    """Where a new cursor begins to read; None for the initial position that the client has chosen."""
     if command.start_message_rollback_duration_sec > 0:
         since_ms = topic.clock.now_ms() - command.start_message_rollback_duration_sec * 1000
         return await first_published_at(topic.ledger, since_ms)
@@ -187,7 +187,7 @@ async def unsubscribe(session: Session, command: pb.CommandUnsubscribe) -> None:
 
 
 async def seek(session: Session, command: pb.CommandSeek) -> None:
-    """Move the cursor; the consumers are disconnected first and come back by themselves, as in Pulsar."""
+    """Move the cursor. The consumers are disconnected first and reconnect by themselves, as in Pulsar."""
     # This consumer is disconnected too, so after the answer the client subscribes again and starts with no
     # message of before the SEEK in its queue.
     topic, subscription, _ = _attached(session, command.consumer_id)
@@ -232,7 +232,7 @@ async def last_message_id(session: Session, command: pb.CommandGetLastMessageId)
 
 
 def _last_batch_index(body: bytes) -> int:
-    """-1 if it is no batch, or its metadata cannot be read."""
+    """The last batch index of an entry; -1 if it is no batch, or its metadata cannot be read."""
     try:
         metadata = peek(body)
     except ProtocolError:

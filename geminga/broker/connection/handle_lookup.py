@@ -1,4 +1,4 @@
-"""Where a topic is, and how many partitions it has."""
+"""Lookups: the broker of a topic, and its number of partitions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def lookup(session: Session, command: pb.CommandLookupTopic) -> None:
 
 
 async def partition_metadata(session: Session, command: pb.CommandPartitionedTopicMetadata) -> None:
-    """How many partitions a topic has; one that is made partitioned by default is made here, as in Pulsar."""
+    """The number of a topic's partitions. A topic that is partitioned by default is created here, as in
+    Pulsar.
+    """
     try:
         name = TopicName.parse(command.topic)
         partitions = await session.topics.catalog.partitions_or_create(

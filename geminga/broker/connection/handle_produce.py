@@ -1,4 +1,4 @@
-"""PRODUCER and CLOSE_PRODUCER; SEND itself is served by the session."""
+"""PRODUCER and CLOSE_PRODUCER; the session serves SEND itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from geminga.wire import pulsar_pb2 as pb
 
 
 def producer(session: Session, command: pb.CommandProducer) -> Awaitable[None] | None:
-    """Attach a producer to its topic, which is loaded, or made where that is allowed."""
+    """Attach a producer to its topic, which is loaded, or created if that is allowed."""
     existing = session.producers.get(command.producer_id)
     # The client counts its reconnections in `epoch`. The same epoch is a request that was sent twice; a
     # higher one means that the client has given up the earlier producer, so it must leave before the new one
@@ -81,7 +81,7 @@ def _make(session: Session, command: pb.CommandProducer, schema_version: bytes) 
 async def _enter(
     session: Session, command: pb.CommandProducer, topic: Topic, made: Producer, scope: trio.CancelScope
 ) -> None:
-    """Have the topic admit the producer. If anything fails or is cancelled, the producer leaves again."""
+    """Have the topic admit the producer. If this fails or is cancelled, the producer leaves again."""
     topic_epoch = command.topic_epoch if command.HasField("topic_epoch") else None
     try:
         if not await topic.add_producer(made, topic_epoch):
@@ -126,7 +126,7 @@ def _succeed(
 
 
 def close_producer(session: Session, command: pb.CommandCloseProducer) -> None:
-    """The producer leaves; the answer follows its last receipt."""
+    """Remove the producer; the answer follows its last receipt."""
     # A client gives up its pending messages when its close is answered, so the answer must not overtake the
     # receipts of entries that become durable.
     publisher = session.producers.pop(command.producer_id, None)

@@ -1,4 +1,4 @@
-"""GET_SCHEMA, GET_OR_CREATE_SCHEMA, and what the schemas of producers and consumers lead to."""
+"""GET_SCHEMA, GET_OR_CREATE_SCHEMA, and the schemas in PRODUCER and SUBSCRIBE."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ def version_bytes(version: int) -> bytes:
 
 
 def schema_name(topic: TopicName) -> str:
-    """What Pulsar calls the schema of a topic."""
+    """Pulsar's name for the schema of a topic."""
     return f"{topic.namespace}/{topic.partitioned_name.local}"
 
 
 async def add_schema(
     session: Session, topic: Topic, command: pb.CommandProducer | pb.CommandGetOrCreateSchema
 ) -> bytes:
-    """The version, as on the wire, of the schema that a producer brings; empty if it brings none."""
+    """Register a producer's schema. Returns its version as on the wire; empty if the producer
+    has no schema.
+    """
     registry, policies = session.topics.schemas, topic.policies
     if command.HasField("schema"):
         schema = from_wire(command.schema)
@@ -51,7 +53,9 @@ async def add_schema(
 
 
 async def check_consumer_schema(session: Session, topic: Topic, command: pb.CommandSubscribe) -> None:
-    """A consumer's schema must read the topic's. An unused topic without one gets it."""
+    """Check that a consumer's schema can read the topic's. An unused topic without a schema gets the
+    consumer's.
+    """
     if not command.HasField("schema") or command.schema.type == AUTO_CONSUME:
         return
     registry, policies = session.topics.schemas, topic.policies

@@ -1,4 +1,4 @@
-"""Lists of topics, by pattern if the client sends one, and watches of what is added to them (PIP-145)."""
+"""Lists of topics, by pattern if the client sends one, and watches for changes of such lists (PIP-145)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ NOT_WATCHED = "Unable to create topic list watcher: "
 
 
 async def topics_of_namespace(session: Session, command: pb.CommandGetTopicsOfNamespace) -> None:
-    """The topics of a namespace, none for one that does not exist. `filtered` tells the client whether the
-    pattern was applied; otherwise it applies its pattern itself, as with brokers that know no patterns.
+    """The topics of a namespace; none for a missing namespace. `filtered` tells the client whether the
+    pattern was applied. Otherwise the client applies its pattern itself, as with brokers that know no
+    patterns.
     """
     namespace = NamespaceName.parse(command.namespace)
     try:
@@ -57,8 +58,8 @@ def _applied(session: Session, command: pb.CommandGetTopicsOfNamespace) -> Topic
 
 
 async def watch_topic_list(session: Session, command: pb.CommandWatchTopicList) -> None:
-    """The topics that match now; from then on each change is pushed. A second watch with the same id answers
-    for the first: a client repeats its request when an answer takes too long.
+    """Answer with the topics that match now, and push each change from then on. A second watch with the same
+    id is answered like the first, because a client repeats its request when an answer takes too long.
     """
     watch = session.watches.get(command.watcher_id)
     if watch is None:
@@ -77,8 +78,8 @@ async def watch_topic_list(session: Session, command: pb.CommandWatchTopicList) 
 
 
 def _watched(session: Session, text: str) -> TopicsPattern:
-    """Raises `InvalidPattern`, and `NotAllowed` for a pattern that is not watched: its client looks at the
-    whole list at its own intervals then.
+    """The watch. Raises `InvalidPattern`, and `NotAllowed` for a pattern that is not watched; its client
+    then polls the whole list at its own intervals.
     """
     settings = session.rooms.settings
     if not settings.applies_patterns:
@@ -94,7 +95,7 @@ def _watched(session: Session, text: str) -> TopicsPattern:
 
 
 def close_watch(session: Session, command: pb.CommandWatchTopicListClose) -> None:
-    """Also of a watch that is not there, as Pulsar does."""
+    """Succeeds even for an unknown watch, as in Pulsar."""
     watch = session.watches.pop(command.watcher_id, None)
     if watch is not None:
         watch.end()

@@ -1,9 +1,7 @@
-"""Commands that this broker does not serve: each gets the answer that its client waits for, with an error in
-it.
+"""Commands that this broker does not serve. Each gets the answer that its client waits for, with an error.
 
-A client that asks for transactions learns at once that it cannot have them here, instead of waiting for its
-time-out. What only a broker may say ends the connection (`Session`): it has no handler at
-all.
+A client that requests a transaction gets an error at once, instead of waiting for its time-out. A command
+that only a broker may send has no handler, and ends the connection (`Session`).
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ def no_coordinator(session: Session, command: pb.CommandTcClientConnectRequest) 
 
 
 def _no_transaction(kind: type[Any]) -> Handler:
-    """Refuse one transaction command with its own kind of answer."""
+    """Refuse one transaction command with that command's own answer."""
 
     def refuse(session: Session, command: Any) -> None:
         most_bits = getattr(command, "txnid_most_bits", 0)

@@ -1,6 +1,6 @@
-"""Which function answers which command: all that a client may send.
+"""The handler of each command that a client may send.
 
-A command without an entry is one that only a broker may send.
+A command without a handler is one that only a broker may send.
 """
 
 from __future__ import annotations

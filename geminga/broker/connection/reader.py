@@ -1,7 +1,7 @@
-"""How one connection is read: when, how much at a time, and when the other connections have their turn.
+"""Reads one connection: when, how much at a time, and when the other connections have their turn.
 
-Nothing is read ahead of what is served: a chunk is received, cut into commands and served before the next
-one. A turn may end between two commands of a chunk; the rest of it is served first in the next turn.
+No bytes are read ahead: a chunk is received, cut into commands and served before the next one. A turn may
+end between two commands of a chunk; the next turn first serves the rest of the chunk.
 """
 
 from __future__ import annotations
@@ -23,23 +23,27 @@ from geminga.wire.commands import BadFrame, Command
 # from what was in the last one. Large chunks are worth it: fewer system calls, and fewer frames that come in
 # pieces.
 CHUNK_COMMANDS_MAX = 256
-"""A chunk with more commands was too large; the next one is smaller. One with..."""
+"""A chunk with more commands was too large; the next one is smaller."""
 CHUNK_COMMANDS_MIN = 64
-"""...no more than these may be larger."""
+"""After a chunk with at most this many commands, the next one may be larger."""
 # The number of commands alone was not enough: an acknowledgement may name thousands of messages. A client
 # that sent such commands without end kept the loop for 100 ms at a time, and a publisher's round trip beside
 # it fell from 135 to 30 ms with this bound.
 CHUNK_S_MAX = 2 * TURN_S
-"""A chunk that kept the loop for longer was too large as well. One that took a quarter may be larger."""
+"""A chunk that kept the loop longer than this was too large as well. After a chunk that took a quarter, the
+next one may be larger.
+"""
 FEW_COMMANDS = 8
-"""A chunk with no more commands was most likely all that had come: the reader waits to be woken."""
+"""A chunk with at most this many commands was most likely all that had arrived: the reader waits to be
+woken.
+"""
 REQUESTS_OPEN_MAX = 1000
-"""Requests of one connection that wait for an answer; at the limit its socket is not read."""
+"""The limit of requests of one connection that wait for an answer; at the limit its socket is not read."""
 
 
 def next_receive_bytes(receive_bytes: int, chunk_bytes: int, commands: int, took_s: float) -> int:
-    """How much to receive next, after a chunk of `chunk_bytes` (of `receive_bytes` at most) with so many
-    commands, that kept the loop for so long at a time.
+    """How much to receive next, after a chunk of `chunk_bytes` (of `receive_bytes` at most) with this many
+    commands, whose longest slice kept the loop this long.
     """
     if commands > CHUNK_COMMANDS_MAX or took_s > CHUNK_S_MAX:
         # From what came, not from what was allowed: a short chunk with many commands would hardly get
@@ -52,7 +56,7 @@ def next_receive_bytes(receive_bytes: int, chunk_bytes: int, commands: int, took
 
 
 class Reader:
-    """Reads a connection's socket, and has its session serve the commands."""
+    """Reads a connection's socket, and passes the commands to its session."""
 
     def __init__(
         self,
@@ -74,8 +78,8 @@ class Reader:
         self._receive_bytes = limits.RECEIVE_BYTES_FIRST
 
     async def run(self) -> None:
-        """Return when the peer has left. Raises `ProtocolError` and `OSError`; then, or when cancelled, what
-        was not served is lost, and the caller releases the frame.
+        """Return when the peer has left. Raises `ProtocolError` and `OSError`. After an error or when
+        cancelled, commands that were not served are lost, and the caller releases the frame.
         """
         session, decoder, frame, turn = self._session, self._decoder, self._frame, self._turn
         monotonic_s = session.rooms.clock.monotonic_s
@@ -125,7 +129,7 @@ class Reader:
 
     async def _serve_slices(self, commands: list[Command]) -> tuple[int, float]:
         """Serve commands that may be too many for one turn. Returns how many the turn has not counted yet,
-        and the time of the longest slice.
+        and the duration of the longest slice.
         """
         session, turn, monotonic_s = self._session, self._turn, self._session.rooms.clock.monotonic_s
         at, count, longest_s = 0, len(commands), 0.0
@@ -200,14 +204,14 @@ class Reader:
                 await self._readable_by(math.inf)
 
     async def _readable_by(self, deadline_s: float) -> bool:
-        """Sleep until the socket is readable; False if it is not by then."""
+        """Sleep until the socket is readable; False if it is not readable by then."""
         with trio.move_on_at(deadline_s) as waiting:
             await trio.lowlevel.wait_readable(self._sock)
         self._turn.begin()
         return not waiting.cancelled_caught
 
     async def _hold_back(self, wait: Callable[[], Awaitable[None]]) -> None:
-        """Do not read until `wait()` returns. It must sleep, since another turn begins afterwards."""
+        """Do not read until `wait()` returns. `wait` must sleep, because another turn begins afterwards."""
         # Here the broker is the slow one, but a frame's memory is as lost to others as with a slow sender, so
         # its turn lasts no longer than that of one. If it is kept, its sender gets a whole new period.
         with self._session.held_back():

@@ -1,7 +1,7 @@
-"""One client's session: which commands it may send now, and which part of the broker answers each.
+"""One client's session: the commands that it may send now, and the part of the broker that answers each.
 
 The session is plain code on top of the decoder. SEND, ACK and FLOW are served at once, without a task or an
-await; a request that has to wait for a disk or a topic gets a task of the connection's nursery.
+await. A request that has to wait for a disk or a topic gets a task of the connection's nursery.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Handler = Callable[["Session", Any], Awaitable[None] | None]
 
 class State(enum.Enum):
     NEW = "new"
-    """Nothing but CONNECT may come."""
+    """Only CONNECT is accepted."""
     READY = "ready"
     CLOSING = "closing"
 
@@ -52,7 +52,7 @@ ALLOWED_IN: dict[type, frozenset[State]] = {
     pb.CommandConnect: frozenset({State.NEW}),
     pb.CommandPing: frozenset({State.NEW, State.READY}),
 }
-"""The states in which a command may come, if not in `READY` alone."""
+"""The states in which a command is accepted, if other than `READY` alone."""
 
 
 def _name(kind: type, command: Any) -> str:
@@ -76,7 +76,7 @@ class Attached(NamedTuple):
 
 
 class Session:
-    """What the broker knows of one connection."""
+    """The state of one connection."""
 
     def __init__(
         self,
@@ -110,22 +110,20 @@ class Session:
         self.producers: dict[int, Publisher] = {}
         self.consumers: dict[int, Attached] = {}
         self.watches: dict[int, TopicListWatch] = {}
-        """Of topic names, by the client's watcher id."""
+        """Watches of topic names, by the client's watcher id."""
         self.opening: dict[tuple[str, int], trio.CancelScope] = {}
-        """Producers and consumers whose request is under way: ("producer" | "consumer", id)."""
+        """Producers and consumers that are being opened: ("producer" | "consumer", id)."""
         self._metadata_bytes: dict[tuple[str, int], int] = {}
-        """The share of `rooms.client_metadata` that the names and metadata of those, and of the attached
-        ones, take.
-        """
+        """The part of `rooms.client_metadata` that the opening and attached producers and consumers take."""
         # A GET_SCHEMA has forty bytes, its answer up to half a megabyte. Before this lock all requests of a
         # chunk were answered at once: four connections that sent 15 KB each and did not read took 1 GB.
         self.large_answers = trio.Lock()
-        """A task that writes a large answer holds it, and waits for the outbox first."""
+        """Held by a task that writes a large answer, which waits for the outbox first."""
         self._ping_unanswered = False
         self._is_held_back = False
-        """The socket is not read now: the disk or the client's own unread answers have to catch up."""
+        """Whether the socket is not read because the disk, or the client's own reading, has to catch up."""
         self.throttled_until_s = 0.0
-        """It has published more than a rate limit allows and is not read before then (monotonic)."""
+        """The client has exceeded a rate limit and is not read before this time (monotonic)."""
         # One flag, not a line for each error: a client decides how many errors there are.
         self._warned = False
 
@@ -138,14 +136,14 @@ class Session:
         self.connected.set()
 
     def throttle(self, until_s: float) -> None:
-        """Do not read the client before then (monotonic). All producers of the connection wait: their SENDs
-        share one stream of bytes.
+        """Do not read the client before then (monotonic). All producers of the connection wait, because
+        their SENDs share one stream of bytes.
         """
         # The latest time counts: the limits of the topic and of the broker both call this for the same SEND.
         self.throttled_until_s = max(self.throttled_until_s, until_s)
 
     def throttled_for_s(self) -> float:
-        """How long not to read it, as of now. Call it once: the wait is the caller's from then on."""
+        """How long not to read the client, from now. Call it once: the caller then has to wait."""
         left_s = self.throttled_until_s - self.rooms.clock.monotonic_s()
         self.throttled_until_s = 0.0
         return left_s
@@ -163,7 +161,7 @@ class Session:
     # -- keep-alive ------------------------------------------------------------------------------------------
 
     def heard(self) -> None:
-        """Note that the client has sent something: any byte answers a PING."""
+        """The client has sent something: any byte answers a PING."""
         self._ping_unanswered = False
 
     def ping(self) -> None:
@@ -172,7 +170,7 @@ class Session:
         self.outbox.write(encoder.ping())
 
     def is_silent(self) -> bool:
-        """True if the last PING is unanswered and an answer would have been read."""
+        """Whether the last PING is unanswered although an answer would have been read."""
         if not self._ping_unanswered:
             return False
         # While the socket is not read, its PONG is not read either, so silence means nothing (Pulsar's check
@@ -181,9 +179,7 @@ class Session:
         return not self._is_held_back or self.outbox.is_behind()
 
     def serve(self, commands: Iterable[Any]) -> None:
-        """Serve what the decoder found, in order. Raises `ProtocolError`; then the connection must be
-        closed.
-        """
+        """Serve the decoder's commands in order. After a `ProtocolError` the connection must be closed."""
         # A chain of comparisons by frequency, not the table of handlers: these three are nearly all commands,
         # and none of them may cost a task or a dictionary lookup of a handler.
         for command in commands:
@@ -277,8 +273,8 @@ class Session:
                 self.nursery.start_soon(self._finish, command, waiting)
 
     async def _finish(self, command: Any, waiting: Awaitable[None]) -> None:
-        """The connection boundary of requests: no error leaves it. The client gets an error as the answer to
-        this request, and keeps its connection.
+        """The connection boundary of requests: no error leaves this method. The client gets an error as the
+        answer to this request, and keeps its connection.
         """
         try:
             await waiting
@@ -306,13 +302,13 @@ class Session:
             self._warn(f"{type(command).__name__} refused: {text}")
 
     def note(self, text: str, *arguments: object) -> None:
-        """Log what this client did, at level debug. Names that a client chose are formatted with %r: they may
-        hold line breaks.
+        """Log an action of this client at level debug. Names that a client chose are formatted with %r,
+        because they may have line breaks.
         """
         log.debug("%s: " + text, self.address, *arguments)
 
     def _warn(self, text: str) -> None:
-        """Log an error that has no answer in the protocol: once, so that no client can flood the log."""
+        """Log an error that has no answer in the protocol, once, so that no client can flood the log."""
         if not self._warned:
             self._warned = True
             log.warning("%s: %s (said once for this connection)", self.address, text)
@@ -327,11 +323,11 @@ class Session:
         self._metadata_bytes[kind, number] = self.rooms.client_metadata.take(kind, name, pairs)
 
     def drop_metadata(self, kind: str, number: int) -> None:
-        """The producer or consumer is gone, or was not made. May be repeated."""
+        """The producer or consumer has gone, or was not created. May be repeated."""
         self.rooms.client_metadata.give(self._metadata_bytes.pop((kind, number), 0))
 
     def close(self) -> None:
-        """The connection is gone: its producers and consumers leave their topics."""
+        """The connection has gone: its producers and consumers leave their topics."""
         self.state = State.CLOSING
         # Requests under way are cancelled after this. One that has just attached finds `outbox.closed`, and
         # undoes it.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class TopicListWatch:
-    """Pushes what is added and deleted into the outbox, from its first answer until `end`."""
+    """Pushes added and deleted names into the outbox, from its first answer until `end`."""
 
     def __init__(self, watcher_id: int, outbox: Outbox, lists: TopicLists) -> None:
         self._watcher_id = watcher_id
@@ -26,11 +26,13 @@ class TopicListWatch:
         self._is_answered = False
 
     async def begin(self, namespace: NamespaceName, text: str, pattern: TopicsPattern) -> None:
-        """Raises as `TopicLists.watch`; then, and if it is cancelled, nothing is watched."""
+        """Start the watch. Raises as `TopicLists.watch`. If this fails or is cancelled, nothing
+        is watched.
+        """
         self._list = await self._lists.watch(namespace, text, pattern, self)
 
     def answer(self, request_id: int, known_hash: str) -> None:
-        """Write the matching names of now; none if the client has the list with this hash already.
+        """Write the names that match now; none if the client has the list with this hash already.
 
         Raises `ServiceNotReady` while `begin` runs.
         """
@@ -45,13 +47,13 @@ class TopicListWatch:
         self._is_answered = True
 
     def changed(self, added: list[str], deleted: list[str], digest: str) -> None:
-        """Push a change. Before the first answer nothing is pushed: the answer's list has the change, and
-        clients do not know the watcher's id until then.
+        """Push a change. Before the first answer nothing is pushed: the answer's list includes the change,
+        and clients do not know the watcher's id until then.
         """
         if self._is_answered:
             self._outbox.write(encoder.topic_list_changed(self._watcher_id, added, deleted, digest))
 
     def end(self) -> None:
-        """May be repeated."""
+        """End the watch. May be repeated."""
         if self._list is not None:
             self._lists.unwatch(self._list, self)

@@ -1,7 +1,7 @@
-"""Turns of the loop: how long one connection serves commands before all others have had a turn.
+"""Turns of the loop: how long one connection serves commands before all others have a turn.
 
-The loop is one thread. A client that never stops sending would keep it for itself, since a read that finds
-bytes does not yield; so a connection that has more to do yields after a bounded piece of work.
+The loop is one thread. A client that never stops sending would keep it, because a read that finds bytes does
+not yield. So a busy connection yields after a bounded piece of work.
 """
 
 from __future__ import annotations
@@ -16,32 +16,34 @@ from geminga.clock import Clock
 # A turn was once eight chunks of 256 KiB, whatever was in them: one client with cheap commands kept the
 # others waiting for seconds.
 TURN_S = 0.003
-"""A turn takes at most about so long..."""
+"""The longest duration of a turn, approximately."""
 TURN_COMMANDS_MAX = 256
-"""...and so many commands..."""
+"""The limit of commands in a turn."""
 TURN_CHUNKS_MAX = 8
-"""...and so many chunks at most. A connection that has nothing more to do ends its turn earlier."""
+"""The limit of chunks in a turn. A connection without more work ends its turn earlier."""
 SLICE_COMMANDS = 32
 """Commands that are served between two checks whether the turn is over."""
 CALM_AFTER_S = 0.25
-"""The usual switch interval comes back after so long without a connection that wakes up beside a flood."""
+"""The usual switch interval is restored after this time without a connection that wakes up
+beside a flood.
+"""
 
 
 class Turns:
-    """One per broker: how many connections have more to do than a turn allows.
+    """One per broker: counts the connections that have more work than a turn allows.
 
-    Turns are shorter the more there are, so that a connection with one command waits about `TURN_S` for all
-    of them together.
+    Turns get shorter as this number grows, so that a connection with one command waits about `TURN_S` for
+    all of them together.
     """
 
     def __init__(self, interval: SwitchInterval = switch_interval) -> None:
         self.waiting = 0
         self._interval = interval
         self._calm_from_s = math.inf
-        """When the usual interval comes back; infinite while it holds."""
+        """When the usual interval is restored; infinite while it is in force."""
 
     def begun_after_sleep(self, now_s: float) -> None:
-        """A connection that had nothing to do has something: beside a flood its entries must not wait."""
+        """A connection that slept has work: beside a flood its entries must not wait."""
         # Only beside a flood: shorter everywhere it cost a lone publisher a tenth more CPU for each message,
         # since the journal's thread came earlier and its groups of entries were smaller
         # (`flow/switching.py`).
@@ -88,12 +90,12 @@ class Turn:
         self._ends_s = self._clock.monotonic_s() + TURN_S / connections
 
     def is_over(self, commands: int) -> bool:
-        """True if the turn is over with these commands, which were served since the last call."""
+        """Whether the turn is over after these commands, which were served since the last call."""
         self._commands_left -= commands
         return self._commands_left <= 0 or self._clock.monotonic_s() >= self._ends_s
 
     def is_over_with_chunk(self, commands: int) -> bool:
-        """The same at the end of a chunk."""
+        """Whether the turn is over at the end of a chunk."""
         self._chunks_left -= 1
         return self._chunks_left <= 0 or self.is_over(commands)
 

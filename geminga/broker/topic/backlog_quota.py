@@ -1,8 +1,8 @@
-"""Backlog quotas: how large and how old a topic's backlog is, and what happens when it is too much.
+"""Backlog quotas: how large and how old a topic's backlog may be, and what happens beyond that.
 
-Only durable subscriptions count, and of those the slowest. Pulsar's rules: whether a producer is held or
-refused is decided when it asks, those that are connected are disconnected at the next check; eviction moves
-the slowest subscription on until nine tenths of the quota are left.
+Only durable subscriptions count, and of those the slowest. The rules are Pulsar's: new producers are held or
+refused when they connect, and connected producers are disconnected at the next check. Eviction moves the
+slowest subscription forward until nine tenths of the quota are left.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ HOLD = "producer_request_hold"
 # Pulsar's factor. Down to the quota itself, the next message would exceed it again, and each check evict a
 # little.
 KEPT_SHARE = 0.9
-"""What eviction leaves of a quota."""
+"""The share of a quota that eviction leaves."""
 
 
 class BacklogQuotaRefused(PeerError):
-    """[producer_exception] The client tells its user."""
+    """[producer_exception] The client raises an error to its user."""
 
     server_error = ServerError.PRODUCER_BLOCKED_QUOTA_EXCEEDED_EXCEPTION
 
 
 class BacklogQuotaHeld(BacklogQuotaRefused):
-    """[producer_request_hold] The client waits and tries again."""
+    """[producer_request_hold] The client waits and retries."""
 
     server_error = ServerError.PRODUCER_BLOCKED_QUOTA_EXCEEDED_ERROR
 
@@ -54,11 +54,11 @@ class Exceeded(NamedTuple):
     quota: BacklogQuota
     slowest: Subscription
     backlog_bytes: int
-    """Of the slowest: what counts."""
+    """The backlog of the slowest subscription, which counts for the quota."""
 
 
 class BacklogQuotas:
-    """Looks at one topic's subscriptions. The policies in force are given with each call."""
+    """Checks one topic's subscriptions. Each call gets the effective policies."""
 
     __slots__ = ("_clock", "_ledger", "_subscriptions", "_topic", "age_s", "evictions")
 
@@ -79,8 +79,8 @@ class BacklogQuotas:
         return self.evictions[STORAGE], self.evictions[AGE]
 
     async def exceeded(self, policies: EffectivePolicies) -> Exceeded | None:
-        """The quota that is exceeded, the size before the age; None if neither is. May read an entry, and
-        more if messages that are not due do not count. StorageError.
+        """The quota that is exceeded, the size before the age; None if neither is. May read an entry, or
+        more if messages that are not due do not count. Raises StorageError.
         """
         # Of all subscriptions only the slowest one: ledgers are kept for it, so its backlog contains all
         # others.
@@ -99,7 +99,7 @@ class BacklogQuotas:
         return None
 
     async def _exceeded_by_due(self, policies: EffectivePolicies) -> Exceeded | None:
-        """The same without messages that are not due yet."""
+        """As `exceeded`, without messages that are not due yet."""
         # Every subscription is checked: a delayed message may hold back the oldest mark-delete position, and
         # does not count.
         size, age = policies.quota_size, policies.quota_age
@@ -126,7 +126,7 @@ class BacklogQuotas:
         return age_ms > limit_s * 1000
 
     async def check_producer(self, policies: EffectivePolicies) -> None:
-        """Raise `BacklogQuotaRefused` if no producer may join now."""
+        """Raise `BacklogQuotaRefused` if no producer may connect now."""
         # The age of a lost message cannot be read. Every producer was once refused for ever with the error of
         # the disk, though only the subscription has to wait, until an operator decides.
         try:
@@ -160,7 +160,9 @@ class BacklogQuotas:
             await self._evict_by_age(found.quota.limit_time * 1000)
 
     def _evict_by_size(self, bytes_max: int) -> None:
-        """Move the slowest subscription on, one after the other, until all backlogs fit."""
+        """Move the slowest subscription forward, one subscription after the other, until all
+        backlogs fit.
+        """
         # Pulsar's way (`BacklogQuotaManager.dropBacklogForSizeLimit`): a share of the slowest subscription's
         # entries, by the average size, and the end when the same one is the slowest again.
         previous = None
@@ -179,7 +181,7 @@ class BacklogQuotas:
             previous = slowest
 
     async def _evict_by_age(self, age_max_ms: int) -> None:
-        """Acknowledge messages older than the quota, on every subscription that has any."""
+        """Acknowledge messages older than the quota on every subscription that has some."""
         # Found once, as the position is the same for all subscriptions.
         before_ms = self._clock.now_ms() - age_max_ms * KEPT_SHARE
         young = await first_published_at(self._ledger, int(before_ms))
@@ -189,7 +191,7 @@ class BacklogQuotas:
                 self._note(subscription, subscription.acks.skip_to(last))
 
     async def _evict_due(self, policies: EffectivePolicies, found: Exceeded) -> None:
-        """Evict due messages of each subscription that has too many. Messages that are not due stay."""
+        """Evict due messages of each subscription that has too many. Messages that are not due are kept."""
         # Only messages whose due time is known to be over: what a full index does not hold was once evicted
         # although no consumer could have received it yet.
         age_max_ms = int(found.quota.limit_time * 1000 * KEPT_SHARE)
@@ -218,8 +220,8 @@ class BacklogQuotas:
 
 
 def due_bytes(subscription: Subscription) -> int:
-    """Bytes of the due and unacknowledged messages of the backlog, estimated by the average size. Call it
-    after `DueBacklog.look`.
+    """Bytes of the due and unacknowledged messages in the backlog, estimated from the average size. Call
+    this after `DueBacklog.look`.
     """
     ledger, mark_delete = subscription.topic.ledger, subscription.cursor.mark_delete
     entries = ledger.count_between(mark_delete, ledger.last_confirmed)
@@ -229,12 +231,12 @@ def due_bytes(subscription: Subscription) -> int:
 
 
 def backlog_bytes(subscription: Subscription) -> int:
-    """Bytes behind the mark-delete position, estimated within its ledger."""
+    """Bytes after the mark-delete position, estimated within its ledger."""
     return subscription.topic.ledger.estimated_bytes_after(subscription.cursor.mark_delete)
 
 
 async def _oldest_ms(subscription: Subscription) -> float:
-    """When the oldest message of the backlog was published; infinity without a backlog."""
+    """Publish time of the oldest message in the backlog; infinity without a backlog."""
     entry = (
         await oldest_unacknowledged(subscription.topic.ledger, subscription.cursor)
         if subscription.backlog()

@@ -1,7 +1,7 @@
-"""Which topics there are: questions to the metadata store, without loading a topic.
+"""The topics in the metadata store, without loading a topic.
 
-A topic exists once the record of its managed ledger is durable; a partitioned topic has a record of its own,
-and each of its partitions exists from its first use on.
+A topic exists once the record of its managed ledger is durable. A partitioned topic has a record of its own,
+and each of its partitions exists after its first use.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from geminga.broker.topic.rooms import Rooms
 
 PARTITIONS_MAX = 10_000
-"""Of one topic. Each is a topic of its own; a larger number is most likely a slip of the keyboard."""
+"""The limit of a topic's partitions. Each is a topic of its own; a larger number is most likely a typing
+error.
+"""
 
 
 def check_count(partitions: int) -> None:
-    """Raise NotAllowed if a topic may not have so many partitions."""
+    """Raise NotAllowed if a topic may not have this many partitions."""
     if partitions > PARTITIONS_MAX:
         raise NotAllowed(f"{partitions} partitions: a topic may have at most {PARTITIONS_MAX}")
 
@@ -36,13 +38,13 @@ class TopicCatalog:
         self.names = TopicNames(rooms.metadata)
 
     def check_served(self, name: TopicName) -> None:
-        """NotAllowed for a non-persistent topic, NamespaceNotFound."""
+        """Raises NotAllowed for a non-persistent topic, and NamespaceNotFound."""
         if not name.is_persistent:
             raise NotAllowed(f"{name}: only persistent topics are served")
         self._rooms.namespaces.check_exists(name.namespace)
 
     def exists(self, name: TopicName) -> bool:
-        """True if the topic is on disk: without partitions, or one partition that was used."""
+        """Whether the topic is on disk: a topic without partitions, or a partition that was used."""
         return self.names.exists(name)
 
     def partitions(self, name: TopicName) -> int:
@@ -50,7 +52,7 @@ class TopicCatalog:
         return self.names.partitions(name)
 
     def may_be_created(self, name: TopicName) -> bool:
-        """True if the topic exists, or the first use by a client creates it."""
+        """Whether the topic exists, or a client's first use may create it."""
         # A partition of a recorded topic may always be created: the record was the decision, and partitions
         # get their ledgers only when they are used.
         if self._rooms.policies.effective(name).auto_topic_creation.allowed or self.exists(name):
@@ -78,15 +80,16 @@ class TopicCatalog:
         self._check_room(name, 1)
 
     def _check_room(self, name: TopicName, wanted: int) -> None:
-        """Raise TooManyTopics if the namespace may not have so many more; each partition counts."""
+        """Raise TooManyTopics if the namespace may not have this many more topics; each partition counts."""
         allowed = self._rooms.policies.effective(name).topics_max
         if allowed > 0 and len(set(self.names.each_name_in(name.namespace))) + wanted > allowed:
             raise TooManyTopics("Exceed maximum number of topics in namespace.")
 
     async def partitions_or_create(self, name: TopicName, *, create: bool) -> int:
-        """Number of partitions; a topic that is partitioned by default is recorded now. 0: not partitioned.
+        """Number of partitions; 0 if the topic is not partitioned. A topic that is partitioned by default is
+        recorded now.
 
-        Raises `TopicNotFound` if the topic does not exist and its first use will not create it.
+        Raises `TopicNotFound` if the topic does not exist and its first use may not create it.
         """
         # A topic that exists keeps its kind: `allowAutoTopicCreationType=partitioned` concerns new names
         # only.
@@ -106,7 +109,7 @@ class TopicCatalog:
     async def create_partitioned(
         self, name: TopicName, partitions: int, properties: dict[str, str] | None = None
     ) -> None:
-        """Record a partitioned topic; its partitions are made when they are first used. Durable on return."""
+        """Record a partitioned topic; its partitions are created at their first use. Durable on return."""
         # A topic of ten thousand partitions costs one record until a client uses them.
         self.check_served(name)
         if partitions <= 0:

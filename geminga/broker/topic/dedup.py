@@ -1,9 +1,8 @@
-"""The entries that a topic has stored already: the highest sequence id of each producer name (Pulsar's
-PIP-6).
+"""The highest sequence id of each producer name, to detect stored entries (Pulsar's PIP-6).
 
-Pure. Two numbers for each name: the last id handed to storage (*pushed*), and the last durable one
-(*persisted*). An id up to the second was stored. One between the two may still fail, so it cannot be decided
-yet.
+Pure. Each name has two numbers: the last id passed to storage (*pushed*), and the last durable one
+(*persisted*). Ids up to the persisted one were stored. An id between the two may still fail, so it is
+undecided.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ NEVER: Final = -1
 # A snapshot is the properties of a cursor, where the broker keeps its own under names with this beginning.
 ESCAPE: Final = "#"
 PROPERTIES_BYTES_MAX: Final = 512 * 1024
-"""Bytes that the names in a snapshot may take; a metadata record has room for twice as many."""
+"""The limit of the names in a snapshot, in bytes; a metadata record has room for twice as many."""
 _VALUE_BYTES: Final = 12
 
 
 class Verdict(enum.Enum):
     NEW = enum.auto()
     DUPLICATE = enum.auto()
-    """It is durable already."""
+    """The entry is durable already."""
     UNDECIDED = enum.auto()
-    """It was accepted before and is not durable: it may still fail."""
+    """The entry was accepted before and is not durable: it may still fail."""
 
 
 class _Ids:
@@ -40,9 +39,10 @@ class _Ids:
 
 
 class SequenceIds:
-    """The sequence ids of one topic. Holds at most about twice `producers_max` names, and connected ones.
+    """The sequence ids of one topic. Holds at most about twice `producers_max` names, and those of connected
+    producers.
 
-    `connected()` returns the names of the producers that are connected now: these are never forgotten.
+    `connected()` returns the names of the producers that are connected now, which are never forgotten.
     """
 
     __slots__ = ("_by_name", "_connected", "_now_ms", "_producers_max", "changes")
@@ -66,7 +66,7 @@ class SequenceIds:
     # -- each entry ------------------------------------------------------------------------------------------
 
     def judge(self, name: str, sequence_id: int) -> Verdict:
-        """Of an entry whose first message has this id."""
+        """Judge an entry whose first message has this id."""
         # A batch of which a part is known counts as known, as in Pulsar: a client that resends keeps the
         # batches that it has made.
         ids = self._by_name.get(name)
@@ -75,7 +75,7 @@ class SequenceIds:
         return Verdict.DUPLICATE if sequence_id <= ids.persisted else Verdict.UNDECIDED
 
     def pushed(self, name: str, sequence_id: int) -> None:
-        """Storage has taken an entry whose last message has this id."""
+        """Storage has accepted an entry whose last message has this id."""
         ids = self._by_name.get(name)
         if ids is None:
             ids = self._new(name)
@@ -83,7 +83,7 @@ class SequenceIds:
             ids.pushed = sequence_id
 
     def persisted(self, name: str, sequence_id: int) -> None:
-        """An entry that was `pushed`, or is found in the log, is durable."""
+        """An entry that was `pushed`, or was found in the log, is durable."""
         self.changes += 1
         ids = self._by_name.get(name)
         if ids is None:
@@ -95,7 +95,9 @@ class SequenceIds:
                 ids.pushed = sequence_id
 
     def failed(self, name: str, pending: Iterable[int]) -> None:
-        """Entries of this name will not be durable; `pending` are the ids of those that still may be."""
+        """Entries of this name will not be durable; `pending` are the ids of those that still may become
+        durable.
+        """
         # Back to the highest id that is stored or may be: the client sends the failed ones again, and they
         # must be new then.
         ids = self._by_name.get(name)
@@ -109,13 +111,13 @@ class SequenceIds:
         return ids.pushed if ids is not None else NEVER
 
     def is_settled(self, name: str) -> bool:
-        """True if no entry of this name is on its way."""
+        """Whether no entry of this name is pending."""
         ids = self._by_name.get(name)
         return ids is None or ids.pushed <= ids.persisted
 
     def forget_inactive(self, timeout_ms: int) -> int:
-        """Forget names that have not been connected for `timeout_ms`, and of too many the longest absent.
-        Returns how many. Call it periodically: between two calls a producer counts as active.
+        """Forget names that have not been connected for `timeout_ms`, and beyond the limit those absent
+        longest. Returns how many. Call it periodically: between two calls a producer counts as active.
         """
         # The price of forgetting: a client that comes back later and resends stores its messages twice.
         # Pulsar has the same bounds (brokerDeduplicationProducerInactivityTimeoutMinutes,
@@ -157,7 +159,7 @@ class SequenceIds:
     # -- snapshots -------------------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, int]:
-        """The persisted ids, as properties of a cursor: those of the producers that were active last."""
+        """The persisted ids of the most recently active producers, as properties of a cursor."""
         self.changes = 0
         # Bounded in names and bytes: one metadata record has to hold it. Connected producers come first, as
         # they are the ones that resend soonest. Only persisted ids: what is pushed may fail, and a load that
@@ -179,14 +181,14 @@ class SequenceIds:
         return properties
 
     def restore(self, properties: Mapping[str, int]) -> None:
-        """Take over a snapshot. The caller reports the entries after it by `persisted`."""
+        """Load a snapshot. The caller reports the entries after it with `persisted`."""
         now_ms = self._now_ms()
         for key, sequence_id in properties.items():
             self._by_name[name_of(key)] = _Ids(sequence_id, now_ms)
 
 
 def property_of(name: str) -> str:
-    """A producer's name as the key of a property: never one of the broker's own, which begin with `#`."""
+    """A producer's name as the key of a property. Never a key of the broker's own, which begin with `#`."""
     return ESCAPE + name if name.startswith(ESCAPE) else name
 
 

@@ -1,8 +1,9 @@
-"""Deduplication of one topic: switched on and off, its state in the cursor `pulsar.dedup`, rebuilt at a load.
+"""Deduplication of one topic: switches it on and off, and keeps its state in the cursor `pulsar.dedup`.
 
-The cursor's properties are a snapshot of the sequence ids, its mark-delete position the last entry in it. A
-load of the topic reads the entries after that position, however the process ended. The properties are on disk
-before the position moves: ids that are ahead of it do no harm, ids behind it would let a duplicate pass.
+The cursor's properties are a snapshot of the sequence ids; its mark-delete position is the last entry in
+that snapshot. A load of the topic reads the entries after that position, however the process ended. The
+properties are on disk before the position moves: ids ahead of the position do no harm, ids behind it would
+let a duplicate pass.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ SNAPSHOT_PAUSE_S: Final = 0.25
 
 
 class Deduplication:
-    """Off until `start`. While it is off, `ids` is None and a message costs nothing here."""
+    """Off until `start`. While deduplication is off, `ids` is None and messages cost nothing here."""
 
     __slots__ = (
         "_adjusting",
@@ -81,7 +82,7 @@ class Deduplication:
         self._cursor: Cursor | None = None
         self._tasks: StartsTasks | None = None
         self._adjusting: trio.Event | None = None
-        """Set while it is being switched on or off."""
+        """Set while deduplication is being switched on or off."""
         self._settled: trio.Event | None = None
         self._snapshot_under_way = False
         self._snapshot_ms = 0
@@ -92,8 +93,8 @@ class Deduplication:
     # -- on and off ------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Before the topic takes entries: rebuild the state, or delete what an earlier process left.
-        StorageError, ServiceNotReady.
+        """Rebuild the state, or delete the state of an earlier process; call this before the topic takes
+        entries. Raises StorageError, ServiceNotReady.
         """
         # The cursor decides as well as the policy: if deduplication was switched off while the topic was not
         # loaded, its cursor would keep every ledger from being trimmed.
@@ -102,13 +103,15 @@ class Deduplication:
             await self._adjust()
 
     def run_in(self, tasks: StartsTasks) -> None:
-        """Run its tasks in `tasks` from now on. It has none unless there is work."""
+        """Run tasks in `tasks` from now on. There is no task unless there is work."""
         self._tasks = tasks
         if self.wanted is (self.ids is None):
             self._adjust_soon()
 
     def want(self, wanted: bool) -> None:
-        """Switch it on or off for entries that are accepted from now on. `ready` waits until that is done."""
+        """Switch deduplication on or off for entries that are accepted from now on. `ready` waits until that
+        is done.
+        """
         if wanted is not self.wanted:
             self.wanted = wanted
             self._since = self._ledger.last_confirmed
@@ -120,7 +123,7 @@ class Deduplication:
             self._tasks.start_soon(self._adjust_quietly)
 
     async def ready(self) -> None:
-        """Return when nothing is being switched."""
+        """Return when no switch is under way."""
         while self._adjusting is not None:
             await self._adjusting.wait()
 
@@ -217,7 +220,7 @@ class Deduplication:
             self._snapshot_soon()
 
     def failed(self, contexts: list[PublishContext]) -> None:
-        """These entries will not be durable: their ids may come again."""
+        """These entries will not be durable: their ids may be sent again."""
         ids = self.ids
         assert ids is not None
         # By identity, as chunks of a message share their sequence id.
@@ -230,9 +233,9 @@ class Deduplication:
     # -- producers -------------------------------------------------------------------------------------------
 
     async def settle(self, name: str) -> int:
-        """The last sequence id of a producer that connects, -1 if it has none or deduplication is off.
+        """The last sequence id of a producer that connects; -1 if it has none or deduplication is off.
 
-        Waits until no entry of an earlier connection is on its way.
+        Waits until no entry of an earlier connection is pending.
         """
         # A client goes on after the id that it is told. If that were only pushed and failed afterwards, the
         # application would resume behind a message that is not stored.
@@ -254,8 +257,8 @@ class Deduplication:
     # -- snapshots -------------------------------------------------------------------------------------------
 
     async def upkeep(self, interval_s: int) -> None:
-        """Forget absent producers, and take a snapshot if the last one is older than `interval_s` (0: never
-        for its age alone). Call it periodically. StorageError, ServiceNotReady.
+        """Forget absent producers, and write a snapshot if the last one is older than `interval_s` (0: age
+        does not count). Call it periodically. Raises StorageError, ServiceNotReady.
         """
         # By age too: a topic with few messages would otherwise never move its cursor, which holds back the
         # trimming of its ledgers.
@@ -267,7 +270,7 @@ class Deduplication:
             await self.snapshot()
 
     def _snapshot_soon(self) -> None:
-        """Start a snapshot unless one is under way, or its pause."""
+        """Start a snapshot unless one is under way, or the pause after one."""
         # In a task: confirmations must not wait for the metadata store.
         if not self._snapshot_under_way and self._tasks is not None:
             self._snapshot_under_way = True
@@ -285,7 +288,9 @@ class Deduplication:
             self._snapshot_under_way = False
 
     async def snapshot(self) -> None:
-        """Make the present state durable. Cancelled or failed: the earlier snapshot stays."""
+        """Make the current state durable. If this fails or is cancelled, the earlier snapshot
+        stays valid.
+        """
         ids, cursor = self.ids, self._cursor
         position = self._ledger.last_position()
         if ids is None or cursor is None or position is None:
@@ -301,7 +306,7 @@ class Deduplication:
             cursor.acknowledge_cumulative(position)
 
     async def close(self) -> None:
-        """Take a last snapshot, so that the next load reads no entries. Its errors are only logged."""
+        """Write a last snapshot, so that the next load reads no entries. Errors are only logged."""
         if self.ids is not None and self.ids.changes:
             try:
                 await self.snapshot()

@@ -1,4 +1,6 @@
-"""What deduplication needs of an entry: producer name, sequence ids, whether it is a chunk. Pure."""
+"""The fields of an entry that deduplication needs: producer name, sequence ids, whether it is a
+chunk. Pure.
+"""
 
 from __future__ import annotations
 
@@ -16,25 +18,25 @@ if TYPE_CHECKING:
 # All chunks of a message have the same sequence id. If the first one were recorded, the second would be taken
 # for its duplicate, and a broker that stops in between would refuse the rest of the message for ever.
 PART: Final = -2
-"""Recorded for each chunk but the last of its message, which settles the id."""
+"""Recorded for each chunk except the last one of its message, which decides the id."""
 
 
 class DuplicateUndecided(ServiceNotReady):
-    """The same entry is on its way to the disk. The client has to send it again later."""
+    """The entry is already being written. The client has to send it again later."""
 
     # Pulsar's code for this too (`MessageDupUnknownException`); a client reconnects on it and resends.
     server_error = ServerError.UNKNOWN
 
 
 def id_of(context: PublishContext) -> int:
-    """The id to record for an entry, also one that was accepted while deduplication was off."""
+    """The id to record for an entry, even for one that was accepted while deduplication was off."""
     if context.recorded is not None:
         return context.recorded
     return max(signed(context.sequence_id), signed(context.highest_sequence_id))
 
 
 def admit(ids: SequenceIds, name: str, send: Send) -> int | None:
-    """The id to record for an entry when it is durable; None for a duplicate, which must not be stored.
+    """The id to record when the entry is durable; None for a duplicate, which must not be stored.
 
     Raises DuplicateUndecided.
     """
@@ -55,7 +57,7 @@ def admit(ids: SequenceIds, name: str, send: Send) -> int | None:
 
 
 def is_last_chunk(body: bytes) -> bool:
-    """True if an entry is no chunk, or the last one of its message."""
+    """Whether an entry is no chunk, or the last chunk of its message."""
     # Unreadable metadata is stored as it is: the broker does not judge what a client packs into its entries.
     try:
         metadata = peek(body)
@@ -65,7 +67,7 @@ def is_last_chunk(body: bytes) -> bool:
 
 
 def record_stored(ids: SequenceIds, body: bytes) -> None:
-    """Record one entry of the log. An entry whose metadata cannot be read is skipped."""
+    """Record one entry of the log. Skips an entry whose metadata cannot be read."""
     # It names no producer. A load that failed for it would make all of the topic unavailable.
     try:
         metadata = peek(body).metadata

@@ -1,6 +1,6 @@
-"""Unused topics and subscriptions: when they are deleted. Pulsar's rules.
+"""Decides when unused topics and subscriptions are deleted, by Pulsar's rules.
 
-Only loaded topics are checked, and the time counts from the load: a restart or an unload restarts it.
+Only loaded topics are checked. The time counts from the load, so a restart or an unload restarts it.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("geminga.broker")
 deletion_log = logging.getLogger("geminga.topics")
-"""A logger of its own: repeated warnings of `geminga.broker` are left out, these never."""
+"""A logger of its own: repeated warnings of `geminga.broker` are suppressed, these never."""
 
 CAUGHT_UP = "delete_when_subscriptions_caught_up"
 MINUTE_MS = 60_000
 NAMES_TOLD_MAX = 20
-"""Of topics that one round deleted; at level debug the log has them all."""
+"""The limit of topics of one round that the line names; at level debug the log has all."""
 
 
 def is_to_go(topic: Topic) -> bool:
-    """True if a topic has been idle for so long that its policy deletes it. Call it periodically: a topic
+    """Whether a topic has been idle long enough for its policy to delete it. Call it periodically: a topic
     that is in use at a call counts as used until then.
     """
     policy = topic.policies.inactive_topic
@@ -40,19 +40,19 @@ def is_to_go(topic: Topic) -> bool:
 
 
 def _is_wanted(topic: Topic, counts_backlog: bool) -> bool:
-    """True if a subscription keeps it: any, or with `counts_backlog` one that has a backlog."""
+    """Whether a subscription keeps the topic: any, or with `counts_backlog` one that has a backlog."""
     subscriptions = topic.subscriptions.values()
     return any(s.backlog() for s in subscriptions) if counts_backlog else bool(subscriptions)
 
 
 def _is_retained(topic: Topic, idle_ms: int) -> bool:
-    """True if it has messages that retention by time still keeps. An empty topic is not retained."""
+    """Whether the topic has messages that retention by time still keeps. An empty topic is not retained."""
     retention_ms = topic.policies.retention.time_ms
     return topic.ledger.number_of_entries > 0 and (retention_ms < 0 or idle_ms < retention_ms)
 
 
 class IdleDeletions:
-    """The topics that one round of the check deletes: logged in one line at its end."""
+    """The topics that one round of the check deletes, logged in one line at its end."""
 
     # A line for each topic made thousands of lines a round on a broker of short-lived topics.
 
@@ -60,12 +60,12 @@ class IdleDeletions:
         self._deleted: list[tuple[str, int]] = []
 
     def note(self, name: str, entries: int) -> None:
-        """Note a topic that is being deleted with so many entries."""
+        """Note a topic that is being deleted with this many entries."""
         log.debug("%s: deleted with %d entries, as no client has used it", name, entries)
         self._deleted.append((name, entries))
 
     def tell(self) -> None:
-        """Log the round, if it deleted anything: a warning if entries went too."""
+        """Log the round if it deleted anything; a warning if entries were deleted, too."""
         deleted, self._deleted = self._deleted, []
         if deleted:
             # Entries had receipts: their loss is Pulsar's default here, and may still surprise.
@@ -74,7 +74,7 @@ class IdleDeletions:
 
 
 def deletions_line(deleted: Sequence[tuple[str, int]]) -> str:
-    """Topics and their entries in one line; those with the most entries are named."""
+    """Topics and their entries in one line, which names those with the most entries."""
     most = sorted(deleted, key=lambda each: -each[1])[:NAMES_TOLD_MAX]
     names = [f"{name} ({entries} entries)" if entries else name for name, entries in most]
     if len(deleted) > len(most):
@@ -87,7 +87,7 @@ def deletions_line(deleted: Sequence[tuple[str, int]]) -> str:
 
 
 async def expire_subscriptions(topic: Topic) -> None:
-    """Delete the subscriptions that have been without a consumer for too long. StorageError."""
+    """Delete the subscriptions that have had no consumer for too long. Raises StorageError."""
     # Only for durable ones: a non-durable subscription ends with its last consumer anyway.
     minutes = topic.policies.subscription_expiration_minutes
     if minutes <= 0:

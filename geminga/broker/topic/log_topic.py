@@ -1,4 +1,4 @@
-"""The topic that the delivery log is shipped to: the broker's own producer of it."""
+"""The topic to which the delivery log is shipped, and the broker's own producer of that topic."""
 
 from __future__ import annotations
 
@@ -24,15 +24,17 @@ if TYPE_CHECKING:
 
 PRODUCER_NAME: Final = "geminga-delivery-log"
 POSITION_PROPERTY: Final = "geminga-delivery-log-place"
-"""Of a message: which segment of the log it is."""
+"""The property of a message that has its segment's position in the log."""
 METADATA_BYTES_MAX: Final = 1024
 DURABLE_S_MAX: Final = 60.0
 LOOKED_AT_MAX: Final = 10
-"""Messages at the end of the topic that are looked at for the position: others may publish there too."""
+"""The number of messages at the end of the topic that are searched for the position, because other producers
+may publish there, too.
+"""
 
 
 class _OwnProducer(Producer):
-    """One entry at a time; `error` says how it went once `done` is set."""
+    """Sends one entry at a time; `error` has the result once `done` is set."""
 
     __slots__ = ("_wait_until_s", "done", "error", "sequence_id", "topic")
 
@@ -55,7 +57,9 @@ class _OwnProducer(Producer):
         self.error: GemingaError | None = None
 
     async def publish_one(self, entry: bytes) -> None:
-        """Durable on return; GemingaError, then it may be in the topic yet. Waits as its limits ask."""
+        """Publish one entry, durable on return. After a GemingaError the entry may still be in the topic.
+        Waits as long as its limits require.
+        """
         await trio.sleep(max(0.0, self._wait_until_s - self.topic.clock.monotonic_s()))
         self.done, self.error = trio.Event(), None
         self.topic.publishing.publish(self, Send(0, self.sequence_id, 1, 0, entry, True))
@@ -79,8 +83,8 @@ class _OwnProducer(Producer):
 
 
 class DeliveryLogTopic:
-    """Implements `delivery_log.shipping.LogTopic`. The topic is made if it is not there, whatever the policy
-    for clients is: the operator has named it.
+    """Implements `delivery_log.shipping.LogTopic`. Creates the topic if it does not exist, whatever the
+    policy for clients is, because the operator has named it.
     """
 
     def __init__(self, name: str, rooms: Rooms, topics: Topics) -> None:

@@ -1,4 +1,4 @@
-"""What a topic's policies make of its settings, and which clients they refuse."""
+"""Applies a topic's policies to its settings, and checks which clients they refuse."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def ledger_settings(settings: ManagedLedgerSettings, policies: EffectivePolicies
 def subscription_settings(
     settings: SubscriptionSettings, policies: EffectivePolicies
 ) -> SubscriptionSettings:
-    """The settings with the policies' limits, and with delayed delivery on or off."""
+    """The settings with the limits of the policies, and with delayed delivery on or off."""
     applied = msgspec.structs.replace(
         settings,
         delayed_delivery=policies.delayed_delivery.active,
@@ -58,6 +58,6 @@ def check_consumers(subscriptions: Mapping[str, Subscription], policies: Effecti
 def check_subscriptions(
     topic: object, name: str, present: Collection[str], policies: EffectivePolicies
 ) -> None:
-    """Raise NotAllowed if `name` would be one subscription too many."""
+    """Raise NotAllowed if `name` would exceed the limit of subscriptions."""
     if name not in present and 0 < policies.subscriptions_max <= len(present):
         raise NotAllowed(f"Exceed the maximum number of subscriptions of the topic: {topic}")

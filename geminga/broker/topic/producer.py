@@ -1,4 +1,4 @@
-"""One producer of one topic: its entries on their way, and its receipts."""
+"""One producer of one topic: its pending entries and its receipts."""
 
 from __future__ import annotations
 
@@ -73,7 +73,9 @@ class Producer:
         schema_version: bytes = b"",
         throttle: Callable[[float], None] = _not_throttled,
     ) -> None:
-        """`throttle(until_s)` is called when its connection should not be read before then."""
+        """`throttle(until_s)` is called when the producer's connection should not be read before
+        that time.
+        """
         self.throttle = throttle
         self.producer_id = producer_id
         self.name = name
@@ -87,7 +89,7 @@ class Producer:
         self.client_version = client_version
         self.connected_since_ms = connected_since_ms
         self.schema_version = schema_version
-        """The version of its schema, as on the wire; empty if it has none."""
+        """The version of the producer's schema, as on the wire; empty if it has none."""
         self.closed = False
         self.given_up = False
         # A count and no list: the managed ledger knows the entries and their order.
@@ -102,7 +104,7 @@ class Producer:
         self._on_idle: Callable[[], None] | None = None
 
     def take(self, send: Send) -> GemingaError | None:
-        """Count an entry as on its way to the disk. Returns an error if the entry is malformed."""
+        """Count an entry as pending. Returns an error if the entry is malformed."""
         size = len(send.headers_and_payload)
         if not send.checksum_ok:
             # SEND_ERROR and not the end of the connection, as in Pulsar: the client verifies its own bytes
@@ -126,7 +128,7 @@ class Producer:
         self.pending -= 1
 
     def confirm(self, receipts: list[bytes]) -> None:
-        """Entries are durable: write their receipts, made by `encode_receipt`, the oldest entry's first."""
+        """Entries are durable: write their receipts, made by `encode_receipt`, the oldest entry first."""
         # A list and not one receipt: a sync confirms a burst, and the outbox took as long for each receipt as
         # the encoder did.
         if not self.given_up:
@@ -144,8 +146,8 @@ class Producer:
             self._on_idle()
 
     def give_up(self, sequence_id: int, error: GemingaError) -> None:
-        """Fail this entry, the oldest on its way, which takes too long. No receipt follows for it or for any
-        later one.
+        """Fail this entry, the oldest pending one, which takes too long. No receipt follows for it or for
+        any later entry.
         """
         # Clients reconnect on this error and send all of them again. Receipts of the first attempt must not
         # settle messages of the second.
@@ -153,7 +155,7 @@ class Producer:
         self.given_up = True
 
     def when_idle(self, tell: Callable[[], None]) -> None:
-        """Call `tell` when every accepted entry has its receipt: at once if none is on its way."""
+        """Call `tell` when every accepted entry has its receipt; at once if none is pending."""
         # Also for a producer that was given up: its entries leave the ledger one way or the other.
         if self.pending == 0:
             tell()
@@ -161,18 +163,20 @@ class Producer:
             self._on_idle = tell
 
     def close(self) -> None:
-        """It has left its topic: from now on its SENDs are ignored."""
+        """The producer has left its topic: from now on its SENDs are ignored."""
         # Ignored, not answered: SENDs that are on their way when the broker closes a producer are sent again
         # after the client's next lookup.
         self.closed = True
 
     def tell_closed(self) -> None:
-        """Close it, and have its client look the topic up again."""
+        """Close the producer, and have its client look the topic up again."""
         self.close()
         self.outbox.write(encoder.close_producer(self.producer_id, NO_REQUEST))
 
     def refuse(self, sequence_id: int, error: GemingaError) -> None:
-        """Answer SEND_ERROR; to an entry of a terminated topic nothing, since its producer is closed next."""
+        """Answer SEND_ERROR. An entry of a terminated topic gets no answer, because its producer is closed
+        next.
+        """
         # After CLOSE_PRODUCER every client asks for its producer again, is refused with TopicTerminated, and
         # fails all pending sends with that. On SEND_ERROR with TopicTerminated, Go's client forgets the
         # producer without failing them, so that they time out, on a Pulsar broker too.

@@ -1,7 +1,7 @@
-"""The producers of a topic, and which ones it admits: names, access modes, topic epoch.
+"""The producers of a topic, and which producers it admits: names, access modes, topic epoch.
 
-The rules and the texts are Pulsar 4.0's (`AbstractTopic.addProducer`, PIP-68, PIP-179); clients branch on the
-codes.
+The rules and the texts are Pulsar 4.0's (`AbstractTopic.addProducer`, PIP-68, PIP-179); clients branch on
+the codes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Waiting(NamedTuple):
 
 
 class Producers:
-    """The producers of one topic, by name. Everything here is a plain call on the loop."""
+    """The producers of one topic, by name. All methods are plain calls on the loop."""
 
     __slots__ = ("_by_name", "_exclusive", "_topic_name", "_waiting", "epoch")
 
@@ -41,7 +41,7 @@ class Producers:
         self._waiting: list[Waiting] = []
         self._exclusive: Producer | None = None
         self.epoch = epoch
-        """Topic epoch: counts the exclusive producers that the topic has had; None before the first."""
+        """The topic epoch: counts the topic's exclusive producers so far; None before the first."""
         # An exclusive producer names the epoch that it was admitted with when it reconnects. If another one
         # was admitted meanwhile, the epoch has moved and the old one is fenced (PIP-68).
 
@@ -96,7 +96,7 @@ class Producers:
         return fenced
 
     async def wait(self, producer: Producer) -> None:
-        """Wait until `producer` is the exclusive one. Cancelling takes it out of the queue."""
+        """Wait until `producer` is the exclusive one. Cancelling removes it from the queue."""
         waiting = Waiting(producer, trio.Event())
         self._waiting.append(waiting)
         try:
@@ -114,7 +114,7 @@ class Producers:
         return set(self._by_name)
 
     def leave(self, producer: Producer) -> None:
-        """The producer is gone, admitted or not: its further SENDs are ignored."""
+        """The producer has gone, admitted or not: its further SENDs are ignored."""
         producer.close()
         self.remove(producer)
 
@@ -124,7 +124,7 @@ class Producers:
         producer.tell_closed()
 
     def remove(self, producer: Producer) -> None:
-        """Forget a producer that is gone, and admit the next one that waits for exclusive access."""
+        """Remove a producer that has gone, and admit the next one that waits for exclusive access."""
         # By identity: a producer that was replaced under its name leaves later, and must not take its
         # successor along.
         if self._by_name.get(producer.name) is producer:

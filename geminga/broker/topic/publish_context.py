@@ -1,4 +1,4 @@
-"""An entry on its way to the disk."""
+"""An entry that is being written."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 class PublishContext(msgspec.Struct, gc=False):
-    """What the topic needs of an entry when it is durable, or has failed (Pulsar's `Topic.PublishContext`).
-    The managed ledger hands it back unchanged.
+    """The data that the topic needs when the entry is durable or has failed (Pulsar's
+    `Topic.PublishContext`). The managed ledger passes it back unchanged.
     """
 
     # Made for each message. It was a 7-tuple that five files read by index; a struct costs 77 ns instead of
@@ -23,12 +23,12 @@ class PublishContext(msgspec.Struct, gc=False):
     producer: Producer
     sequence_id: int
     highest_sequence_id: int
-    """0: the command had none."""
+    """0 if the command had none."""
     accepted_s: float
-    """When the ledger took it (monotonic)."""
+    """When the ledger accepted the entry (monotonic)."""
     recorded: int | None = None
-    """The sequence id that deduplication records, or `PART`; None: it was off."""
+    """The sequence id that deduplication records, or `PART`; None while deduplication is off."""
     parsed: Peek | None = None
     """The entry's metadata, if publishing had to parse it. The tail cache has it too."""
     deliver_at_ms: int = 0
-    """When it is due, if the topic's delayed index is fed while publishing; 0: at once, or not known."""
+    """The due time, if the topic's delayed index is fed while publishing; 0: at once, or unknown."""

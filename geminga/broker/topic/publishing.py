@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("geminga.broker")
 
 NOWHERE = unsigned(-1)
-"""Ledger and entry id in the receipt of a duplicate, as Pulsar has it."""
+"""Ledger and entry id in the receipt of a duplicate, as in Pulsar."""
 
 
 class Publishing:
-    """What a topic does with each published entry, and its counters. Call `apply` before the first entry.
+    """Handles each published entry of a topic, and counts entries. Call `apply` before the first entry.
 
-    It is the managed ledger's listener, which reports entries that are durable and entries that failed.
-    Producers do not know it: the session calls `publish` with the producer whose SEND it was.
+    It is the managed ledger's listener, which reports durable and failed entries. Producers do not know it:
+    the session calls `publish` with the producer whose SEND it was.
     """
 
     __slots__ = (
@@ -96,7 +96,7 @@ class Publishing:
         self.producers = producers
         self.dedup = Deduplication(name, ledger, rooms.clock, rooms.settings, producers.names)
         self.closed = False
-        """All further entries are refused."""
+        """Whether all further entries are refused."""
         self.messages_in = self.bytes_in = self.chunks_in = 0
         self.add_errors = 0
         """Entries that did not become durable."""
@@ -116,7 +116,7 @@ class Publishing:
         self._stamp = b""
 
     def apply(self, policies: EffectivePolicies) -> None:
-        """Take over what the policies say about each entry."""
+        """Store the policies that concern each entry."""
         # Copied into attributes: a policy changes rarely, and each SEND reads them.
         delayed = policies.delayed_delivery
         self._delay_max_ms = delayed.delay_max_ms if delayed.active else 0
@@ -126,7 +126,7 @@ class Publishing:
         self._limits = tuple(limit for limit in both if limit is not None)
 
     def close(self) -> None:
-        """Refuse all further entries: they would be lost. Receipts of accepted entries still go out."""
+        """Refuse all further entries, which would be lost. Receipts of accepted entries are still sent."""
         self.closed = True
 
     def check_open(self) -> None:
@@ -167,8 +167,8 @@ class Publishing:
         self._after_refusal(producer, error)
 
     def _append(self, producer: Producer, send: Send) -> None:
-        """Hand one entry to the ledger, stamped with the broker's time. Its receipt follows when it is
-        durable: at once for a duplicate, which is not stored again.
+        """Pass one entry to the ledger, with the broker's stamp. Its receipt follows when it is durable, or
+        at once for a duplicate, which is not stored again.
 
         Raises `GemingaError` if the topic takes no more entries; then nothing was stored.
         """
@@ -247,7 +247,7 @@ class Publishing:
             self.chunks_in += 1
 
     def _delivery_time(self, metadata: Peek) -> int:
-        """When an entry is due, 0: at once. NotAllowed if that is too far away."""
+        """The due time of an entry; 0: at once. Raises NotAllowed if the time is too far in the future."""
         # From the publish time of the client, as in Pulsar, not from the broker's clock: `deliverAfter` of a
         # client whose clock is wrong is judged by the delay that it meant.
         if 0 < self._delay_max_ms < metadata.deliver_at_ms - metadata.publish_time_ms:
@@ -257,7 +257,7 @@ class Publishing:
     # -- back up to producers and subscriptions --------------------------------------------------------------
 
     def on_confirmed(self, ledger_id: int, first_entry_id: int, contexts: list[PublishContext]) -> None:
-        """The ledger's entries from `first_entry_id` on are durable: receipts, then consumers."""
+        """The ledger's entries from `first_entry_id` on are durable: write receipts, then wake consumers."""
         # Subscriptions come last: they may read at once, and the delayed index has to know an entry before a
         # dispatcher reads it.
         if self.dedup.ids is not None:
@@ -273,7 +273,7 @@ class Publishing:
             subscription.entries_available()
 
     def _send_receipts(self, ledger_id: int, first_entry_id: int, contexts: list[PublishContext]) -> bool:
-        """Write the receipts of durable entries and count their latencies. True if one of them has a due
+        """Write the receipts of durable entries and record their latencies. True if one of them has a due
         time.
         """
         # One list of receipts for a run of entries of one producer, one latency for those of one millisecond:
@@ -321,7 +321,7 @@ class Publishing:
                     self._after_refusal(producer, error)
 
     def _after_refusal(self, producer: Producer, error: GemingaError) -> None:
-        """Disconnect the producer of an entry that was refused, if deduplication is on."""
+        """Disconnect the producer of a refused entry, if deduplication is on."""
         # The client sends the entry again. If a later one were stored before that, the retry would have the
         # lower sequence id, and be taken for a duplicate: a lost message with a receipt. A client that
         # reconnects sends everything again in order. After NotAllowed it does not: such an entry is refused

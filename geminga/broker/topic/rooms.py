@@ -1,4 +1,4 @@
-"""The rooms below the broker, already open, and their settings: what the broker's parts are made with."""
+"""The open rooms below the broker, and their settings, from which the broker's parts are made."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Rooms:
-    """Handed down, never reached for: nothing in the broker opens a room of its own."""
+    """Passed down through constructors: nothing in the broker opens a room of its own."""
 
     bookie: Bookie
     metadata: MetadataStore
@@ -49,6 +49,6 @@ class Rooms:
     subscription_settings: SubscriptionSettings
     delay_settings: DelaySettings
     publish_limit: PublishLimit | None = None
-    """Of all topics together."""
+    """The limit for all topics together."""
     delivery_log: DeliveryLog | None = None
     figures: BrokerFigures = field(default_factory=BrokerFigures)

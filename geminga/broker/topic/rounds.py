@@ -1,4 +1,4 @@
-"""What the broker does on all loaded topics periodically: one task for each kind of work."""
+"""Periodic work on all loaded topics: one task for each kind of work."""
 
 from __future__ import annotations
 
@@ -80,9 +80,9 @@ class Rounds:
         work: Callable[[Topic], Awaitable[None]],
         end_round: Callable[[], None] = lambda: None,
     ) -> None:
-        """Do `work` on every loaded topic, every `interval_s` seconds.
+        """Call `work` on every loaded topic, every `interval_s` seconds.
 
-        `end_round` is called after each round, also after one that is cancelled.
+        `end_round` is called after each round, even after a cancelled one.
         """
         # One task for each kind of work and none for each topic: a task that sleeps takes 6 KiB. An error of
         # one topic is logged, and the round goes on with the next.

@@ -1,4 +1,6 @@
-"""How often one consumer may subscribe: a client that reconnects in a loop gets an error, as in Pulsar."""
+"""Limits how often a consumer may subscribe: a client that reconnects in a loop gets an error,
+as in Pulsar.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ CONSUMERS_REMEMBERED_MAX = 10_000
 
 
 class SubscribeLimit:
-    """The limit of one topic, for each consumer by itself."""
+    """The limit of one topic, applied to each consumer separately."""
 
     # By host, name and id, as Pulsar's `ConsumerIdentifier`: the port differs with each connection.
 
@@ -24,10 +26,10 @@ class SubscribeLimit:
         self.rate = rate
         self._period_s = max(1, rate.period_s)
         self._seen: dict[tuple[str, str, int], tuple[float, int]] = {}
-        """When its period began, and how often it has subscribed since."""
+        """For each consumer, when its period began, and how often it has subscribed since."""
 
     def check(self, consumer: Consumer, now_s: float) -> None:
-        """Count one more subscribe. NotAllowed if that is too often."""
+        """Count one more subscribe. Raises NotAllowed if that exceeds the limit."""
         key = consumer.address.rpartition(":")[0], consumer.name, consumer.consumer_id
         began_s, times = self._seen.get(key, (now_s, 0))
         if now_s - began_s >= self._period_s:
@@ -39,14 +41,14 @@ class SubscribeLimit:
         self._seen[key] = began_s, times + 1
 
     def _forget(self, now_s: float) -> None:
-        """Forget consumers whose period is over; all of them if there are none."""
+        """Forget consumers whose period is over; all of them if no period is."""
         self._seen = {key: seen for key, seen in self._seen.items() if now_s - seen[0] < self._period_s}
         if len(self._seen) >= CONSUMERS_REMEMBERED_MAX:
             self._seen.clear()
 
 
 def subscribe_limit(rate: SubscribeRate, present: SubscribeLimit | None) -> SubscribeLimit | None:
-    """The limit that a policy makes; the present one if it is of the same rate, None for no limit."""
+    """The limit of a policy: the current object if its rate is equal, None for no limit."""
     if rate.per_consumer <= 0:
         return None
     return present if present is not None and present.rate == rate else SubscribeLimit(rate)

@@ -1,4 +1,4 @@
-"""One topic: its start and end, its policies, and which producers and consumers it admits."""
+"""One topic: its start and end, its policies, and the producers and consumers that it admits."""
 
 from __future__ import annotations
 
@@ -41,8 +41,9 @@ if TYPE_CHECKING:
     from geminga.names import TopicName
 
 PROPERTIES_BYTES_MAX = 64 * limits.KIB
-"""The properties that a client may attach to a subscription or topic: far less than a metadata record
-holds."""
+"""The limit of the properties that a client may set on a subscription or topic, far below the size of a
+metadata record.
+"""
 EPOCH_PROPERTY = "geminga.topic-epoch"
 
 
@@ -54,7 +55,7 @@ def check_properties(properties: Mapping[str, str]) -> None:
 
 
 class Topic:
-    """A loaded topic. Call `start` first. `close` ends its tasks, and leaves all of its state on disk."""
+    """A loaded topic. Call `start` first. `close` ends its tasks and leaves all of its state on disk."""
 
     # Slots, one group of tasks for all its parts, and events that are made when they are first waited for: a
     # broker may have ten thousand idle topics, and each costs 13 KiB with a subscription, where it was 21.
@@ -90,7 +91,7 @@ class Topic:
         *,
         on_fenced: Callable[[Topic], None],
     ) -> None:
-        """`on_fenced` is called when the ledger has failed: it takes no entries until the topic is loaded
+        """`on_fenced` is called when the ledger has failed; it takes no entries until the topic is loaded
         again.
         """
         self.tasks = tasks
@@ -104,7 +105,7 @@ class Topic:
         self.producers = Producers(str(name), int(epoch) if epoch else None)
         self.subscriptions: dict[str, Subscription] = {}
         self._used_ms = rooms.clock.now_ms()
-        """When it was loaded, or last found in use."""
+        """When the topic was loaded, or last found in use."""
         self._now_s = rooms.clock.monotonic_s
         self.delays = TopicDelays(ledger, rooms.clock, rooms.delay_settings)
         self.delivery_log = None if rooms.delivery_log is None else rooms.delivery_log.of_topic(str(name))
@@ -125,8 +126,8 @@ class Topic:
     # -- life ------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Load its state. Its tasks run from here until `close`, or until one of them fails. StorageError,
-        ServiceNotReady.
+        """Load the topic's state. Its tasks run from here until `close`, or until one of them fails. Raises
+        StorageError, ServiceNotReady.
         """
         # Both read what an earlier process left, before the first entry and the first consumer: deduplication
         # must not judge an entry with half of its ids, and a dispatcher would read what the index holds
@@ -146,7 +147,7 @@ class Topic:
         await self._end(self.ledger.close)
 
     async def delete(self) -> None:
-        """Like `close`, but nothing of the topic is left on disk."""
+        """As `close`, but also deletes all of the topic's state on disk."""
         # Noted after the deletion: a delivery log that said so before a deletion that fails would be wrong.
         notes = [subscription.notes for subscription in self.subscriptions.values()]
         await self._end(self.ledger.delete)
@@ -155,7 +156,9 @@ class Topic:
                 gone.unsubscribed()
 
     async def _end(self, finish: Callable[[], Awaitable[None]]) -> None:
-        """End the topic's tasks, whether `finish` succeeds or not. The next request loads it from disk."""
+        """End the topic's tasks, whether `finish` succeeds or not. The next request loads the topic from
+        disk.
+        """
         # Upper parts first: no new entries, then no producers, then no deliveries. What is persisted
         # afterwards is the final state.
         self.publishing.close()
@@ -173,21 +176,21 @@ class Topic:
 
     @property
     def closing(self) -> bool:
-        """True if it takes neither entries nor clients any longer."""
+        """Whether the topic refuses entries and clients."""
         # One flag for both, since a producer that is admitted must be able to publish.
         return self.publishing.closed
 
     @property
     def is_in_use(self) -> bool:
-        """True if a producer or a consumer is connected."""
+        """Whether a producer or a consumer is connected."""
         return bool(len(self.producers)) or any(s.consumers for s in self.subscriptions.values())
 
     def idle_ms(self) -> int:
-        """For how long it has been neither in use nor published to."""
+        """How long the topic has been neither in use nor published to."""
         return self.clock.now_ms() - max(self._used_ms, self.publishing.last_publish_ms)
 
     def restart_idle_time(self) -> None:
-        """Count `idle_ms` from now on: it is in use, or kept for its subscriptions."""
+        """Count `idle_ms` from now on, because the topic is in use, or its subscriptions keep it."""
         # In memory only, as in Pulsar: written down for each topic it would cost a write a minute.
         self._used_ms = self.clock.now_ms()
 
@@ -196,7 +199,9 @@ class Topic:
         self._apply_policies()
 
     def _apply_policies(self) -> None:
-        """Hand the parts what they read for each message or entry. Everything else reads `policies`."""
+        """Push to each part the values that it needs per message or entry. All other code reads
+        `policies`.
+        """
         self.ledger.apply(ledger_settings(self.ledger.settings, self.policies))
         # In effect before the request that changed a policy is answered: tests of applications rely on it.
         delayed = self.policies.delayed_delivery
@@ -221,10 +226,10 @@ class Topic:
         return subscription_settings(self.rooms.subscription_settings, self.policies)
 
     async def truncate(self) -> None:
-        """Delete all messages, delayed ones too: all subscriptions move to the end, and all ledgers but the
-        newest are deleted, whatever retention says. Consumers stay connected.
+        """Delete all messages, including delayed ones. All subscriptions move to the end, and all ledgers
+        but the newest are deleted, regardless of retention. Consumers stay connected.
 
-        Durable on return. StorageError, ServiceNotReady.
+        Durable on return. Raises StorageError, ServiceNotReady.
         """
         # As in Pulsar: the newest ledger stays, since entries may be on their way into it.
         self.publishing.check_open()
@@ -257,7 +262,9 @@ class Topic:
     # -- producers -------------------------------------------------------------------------------------------
 
     async def add_producer(self, producer: Producer, topic_epoch: int | None) -> bool:
-        """Admit a producer. False: it must call `producers.wait` for its turn. Raises `PeerError`."""
+        """Admit a producer. Returns False if it must call `producers.wait` for its turn. Raises
+        `PeerError`.
+        """
         self.publishing.check_open()
         # Before the quotas: a terminated topic refuses for good, and clients retry after a quota's error.
         if self.ledger.terminated:
@@ -303,8 +310,8 @@ class Topic:
         """Attach a consumer to a subscription, which is created if necessary; a durable one is on disk on
         return.
 
-        `initial` is "earliest" or "latest" and used for a new subscription only; a non-durable one begins at
-        `start`. Raises `PeerError` if the subscription does not take the consumer.
+        `initial` is "earliest" or "latest" and only used for a new subscription; a non-durable one begins at
+        `start`. Raises `PeerError` if the subscription does not accept the consumer.
         """
         self.publishing.check_open()
         if self._subscribe_limit is not None:
@@ -347,7 +354,7 @@ class Topic:
         subscription_properties: dict[str, str] | None = None,
         create: bool = True,
     ) -> Subscription:
-        """A new subscription without consumers; the existing one if another caller was faster."""
+        """Create a subscription without consumers. Returns the existing one if another caller was faster."""
         self.publishing.check_open()
         # A subscription of that name would move the cursor that deduplication relies on.
         if name == DEDUPLICATION_CURSOR:
@@ -399,7 +406,7 @@ class Topic:
         return found
 
     def _add_subscription(self, name: str, cursor: Any) -> Subscription:
-        """Add a subscription. It has no task before its first consumer, unless it has an index to open."""
+        """Add a subscription. It has no task before its first consumer, unless it has to open an index."""
         subscription = Subscription(
             self,
             name,
@@ -421,7 +428,7 @@ class Topic:
         return subscription
 
     def _start(self, subscription: Subscription) -> None:
-        """Start its task, if it has none."""
+        """Start the subscription's task, if it has none."""
         if subscription.needs_task():
             self.tasks.start_soon(self._run_subscription, subscription)
 

@@ -1,4 +1,4 @@
-"""All loaded topics of the broker: load on first use, close, delete."""
+"""All loaded topics of the broker: loads them on first use, closes and deletes them."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ log = logging.getLogger("geminga.broker")
 # Enough to share syncs. All at once made more tasks than the topics themselves were worth, and collections of
 # garbage walked again and again over what was about to go with the process.
 CLOSED_AT_ONCE = 500
-"""Topics that are closed at the same time when the broker stops."""
+"""The number of topics that are closed at a time when the broker stops."""
 
 
 class _Loading:
-    """One load under way, which any number of callers wait for."""
+    """One load that is under way, for which any number of callers wait."""
 
     # The load runs in the nursery of the topics and not in that of its first caller: a client that
     # disconnects must not cancel the load for all others that wait.
@@ -52,7 +52,7 @@ class _Loading:
 
 
 class Topics:
-    """The registry. The first request loads a topic, which stays loaded until it is closed or deleted."""
+    """The registry. The first request loads a topic; it stays loaded until it is closed or deleted."""
 
     def __init__(self, rooms: Rooms) -> None:
         self._rooms = rooms
@@ -101,7 +101,7 @@ class Topics:
             self._forget(topic)
 
     async def _close_quietly(self, topic: Topic) -> None:
-        """Close a topic without a request to answer: errors are logged, and the next load starts over."""
+        """Close a topic without a request to answer. Errors are logged; the next load starts over."""
         # A topic that is closing already is another request's, which waits for the result.
         if not topic.closing:
             try:
@@ -116,7 +116,7 @@ class Topics:
             self._nursery.start_soon(self._close_quietly, topic)
 
     async def _to_the_end(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do all of `work`, even if the caller is cancelled meanwhile because its client has left."""
+        """Finish `work`, even if the caller is cancelled meanwhile because its client has left."""
         # Half closed, a topic would be in `loaded` for ever: neither usable nor loaded again.
         done = trio.Event()
         failure: list[GemingaError] = []
@@ -136,7 +136,7 @@ class Topics:
             raise failure[0]
 
     def _forget(self, topic: Topic) -> None:
-        """Let the next request load it from disk."""
+        """Remove the topic, so that the next request loads it from disk."""
         # By identity: a close that ends late must not remove the topic that was loaded after it.
         if self.loaded.get(str(topic.name)) is topic:
             del self.loaded[str(topic.name)]
@@ -232,7 +232,7 @@ class Topics:
     # -- changing --------------------------------------------------------------------------------------------
 
     async def delete(self, name: TopicName, *, force: bool = False) -> None:
-        """Delete a topic and all that it stores. Without `force` no client may be connected to it."""
+        """Delete a topic with all its data. Without `force` no client may be connected to it."""
         topic = await self.get(name, create=False)
         if not force:
             self._check_deletable(topic)

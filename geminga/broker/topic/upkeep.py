@@ -1,6 +1,6 @@
-"""What a topic's policies require from time to time: trimming, expiry, backlog quotas, deduplication.
+"""The periodic work that a topic's policies require: trimming, expiry, backlog quotas, deduplication.
 
-`rounds.py` calls these for each loaded topic.
+`rounds.py` calls these functions for each loaded topic.
 """
 
 from __future__ import annotations

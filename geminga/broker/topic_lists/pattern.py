@@ -1,7 +1,7 @@
-"""What a client's pattern of topic names matches, as Pulsar's broker sees it. Pure.
+"""The names that a client's pattern matches, by the rules of Pulsar's broker. Pure.
 
-The pattern is matched against the whole of `tenant/namespace/topic`: without the domain, and without the
-suffix of a partition, so that a partitioned topic matches with all of its partitions or with none.
+The pattern is matched against the whole of `tenant/namespace/topic`, without the domain and without the
+suffix of a partition. So a partitioned topic matches with all of its partitions or with none.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     import re2
 
 PROGRAM_BYTES_MAX = 1024 * 1024
-"""Of a compiled pattern and its state; what takes more is left to the client."""
+"""The memory limit of a compiled pattern and its state; larger patterns are left to the client."""
 _SEPARATOR = "://"
 _DOMAINS = ("non-persistent", "persistent")
 _MALFORMED = (b"missing ", b"unexpected ", b"no argument for repetition operator", b"trailing \\")
-"""RE2's errors for patterns that no client can apply either. Its other errors are about what it does not
-have: lookahead, back references, possessive operators, counts above 1,000."""
+"""RE2's errors for patterns that no client can apply either. All other errors name features that RE2 lacks:
+lookahead, back references, possessive operators, counts above 1,000.
+"""
 
 
 class TopicsPattern:
@@ -33,7 +34,9 @@ class TopicsPattern:
         self._regex = regex
 
     def matches(self, name: str) -> bool:
-        """`name` is a full topic name; of a partition, its partitioned topic is looked at."""
+        """Whether `name`, a full topic name, matches; for a partition, whether its partitioned
+        topic does.
+        """
         partitioned = str(TopicName.parse(name).partitioned_name)
         return self._regex.fullmatch(partitioned.partition(_SEPARATOR)[2]) is not None
 
@@ -52,7 +55,7 @@ def compiled(text: str) -> TopicsPattern | None:
 
 
 def without_domain(text: str) -> str:
-    """The pattern without `persistent://`, which may stand behind an opening bracket.
+    """The pattern without `persistent://`, which may follow an opening bracket.
 
     Raises `InvalidPattern` for another domain and for a pattern that ends with the separator.
     """

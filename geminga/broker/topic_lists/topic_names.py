@@ -1,4 +1,4 @@
-"""Which topics there are, by the metadata store."""
+"""The names of the topics in the metadata store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class TopicNames:
-    """Persistent topics that are on disk or will be made by their first use. Keeps nothing."""
+    """Persistent topics that are on disk, or that their first use will create. Keeps no state."""
 
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata
@@ -46,7 +46,7 @@ class TopicNames:
                 yield str(name.partition(index))
 
     def plain_names_in(self, namespace: NamespaceName) -> list[str]:
-        """Topics that have a managed ledger: those without partitions, and partitions that were used."""
+        """Topics that have a managed ledger: topics without partitions, and partitions that were used."""
         return list(self._each_child(records.MANAGED_LEDGERS, namespace))
 
     def partitioned_names_in(self, namespace: NamespaceName) -> list[str]:

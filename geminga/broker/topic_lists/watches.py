@@ -1,7 +1,7 @@
 """Watches of topic names: one list for each namespace and pattern, kept up to date while it is watched.
 
 Pulsar notifies each watch of each change with a hash over all its names. Here all watches of a pattern share
-a list, and changes that come while one is worked on go out together: a thousand topics made at once are a few
+a list. Changes that arrive while one is processed are sent together, so a thousand new topics cause a few
 pushes with their hashes, not a thousand.
 """
 
@@ -31,15 +31,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("geminga.broker")
 
 NAMES_KEPT_MAX = 200_000
-"""Of all lists together, some 25 MB. Beyond it a watch is refused and its client looks by itself now and
-then, as it does with brokers that know no watches."""
+"""The limit of names in all lists, about 25 MB. Beyond it a watch is refused, and its client polls now and
+then, as it does with brokers that know no watches.
+"""
 
 
 class Watch(Protocol):
     """One client's watch."""
 
     def changed(self, added: list[str], deleted: list[str], digest: str) -> None:
-        """Both sorted; `digest` is that of the whole list now. Must not wait."""
+        """`added` and `deleted` are sorted; `digest` is that of the whole list now. Must not wait."""
 
 
 class PatternList:
@@ -64,14 +65,14 @@ class PatternList:
         )
         self.watches: set[Watch] = set()
         self.names: list[str] = []
-        """Sorted. Complete once `ready` is set."""
+        """Sorted names. Complete once `ready` is set."""
         self.ready = trio.Event()
         self.scope = trio.CancelScope()
 
     async def run(self, listing: trio.Lock, fits: Callable[[], bool]) -> bool:
         """Gather the names, then follow the metadata store until it stops. `listing` is held meanwhile, so
-        that lists of large namespaces are gathered one at a time. False: `fits` said that the names are too
-        many, and the list is not kept up to date any more.
+        that lists of large namespaces are gathered one at a time. Returns False if `fits` reports too many
+        names; the list is then no longer kept up to date.
         """
         # The watch is open before the names are read, and each change is judged by what is durable when it is
         # looked at: a topic that comes or goes in between is neither missed nor told twice.
@@ -101,7 +102,7 @@ class PatternList:
             return await matching(names, self._pattern.matches)
 
     def _affected(self, changes: list[Change]) -> set[str]:
-        """Names that may have come or gone."""
+        """Names that may have been added or deleted."""
         found: set[str] = set()
         for path, kind, _ in changes:
             ledgers, partitioned = self._roots
@@ -118,7 +119,7 @@ class PatternList:
         return f"{TopicDomain.PERSISTENT.value}://{self._namespace}/{decode_name(child)}"
 
     def _partitions_of(self, text: str) -> set[str]:
-        """Those that are listed, and those that the topic has now."""
+        """The listed partitions, and the partitions that the topic has now."""
         if not self._pattern.matches(text):
             return set()
         name = TopicName.parse(text)
@@ -166,7 +167,7 @@ class TopicLists:
         self._lists: dict[tuple[str, str], PatternList] = {}
         self._nursery: trio.Nursery | None = None
         self.listing = trio.Lock()
-        """Held while a list of names is gathered: one at a time has its slices of the loop."""
+        """Held while a list of names is gathered, so that only one gathering takes slices of the loop."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep the lists that are watched, until cancelled."""
@@ -177,9 +178,10 @@ class TopicLists:
     async def watch(
         self, namespace: NamespaceName, text: str, pattern: TopicsPattern, watch: Watch
     ) -> PatternList:
-        """The list of a pattern, complete; `watch` is told of its changes from now on, until `unwatch`.
+        """The complete list of a pattern. `watch` is notified of its changes from now on, until `unwatch`.
 
-        Raises `NotAllowed` if all lists together would keep too many names. Cancelled: not watched.
+        Raises `NotAllowed` if all lists together would keep too many names. If cancelled, nothing is
+        watched.
         """
         key = str(namespace), text
         found = self._lists.get(key)
