@@ -1,5 +1,5 @@
-"""The memory of names and metadata of producers and consumers, which the broker keeps for the statistics
-while they are attached.
+"""The memory of names and metadata of attached producers and consumers, which the broker keeps for
+statistics.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from geminga.errors import NotAllowed, TooManyRequests
 from geminga.limits import CLIENT_METADATA_BYTES_MAX, KIB, MIB
 
 UNCOUNTED_BYTES = KIB
-"""Less is not counted: a producer or consumer takes as much anyway, and so no number of ordinary clients is
-refused."""
+"""Fewer bytes are not counted: a producer or consumer takes as much anyway. So no number of ordinary clients
+is refused.
+"""
 PAIR_BYTES = 128
-"""What a key with its value takes beside their text."""
+"""The bytes of a key with its value, beside their text."""
 
 
 class Pair(Protocol):
@@ -25,7 +26,7 @@ class Pair(Protocol):
 
 
 class ClientMetadata:
-    """One per broker. It only counts: the sessions keep what they took, and give it back."""
+    """One per broker. Only counts: the sessions keep the metadata, and release it."""
 
     __slots__ = ("bytes_max", "used_bytes")
 
@@ -34,9 +35,10 @@ class ClientMetadata:
         self.used_bytes = 0
 
     def take(self, kind: str, name: str, pairs: Iterable[Pair]) -> int:
-        """The bytes that a producer or consumer takes from now on; 0: too few to be counted.
+        """The bytes that a producer or consumer takes from now on; 0 if they are too few to be counted.
 
-        Raises NotAllowed if they are more than one may have, TooManyRequests if all have too many already.
+        Raises NotAllowed if they are more than one may have, TooManyRequests if all together have too many
+        already.
         """
         size_bytes = metadata_bytes(name, pairs)
         if size_bytes > CLIENT_METADATA_BYTES_MAX:
@@ -56,13 +58,13 @@ class ClientMetadata:
         return size_bytes
 
     def give(self, size_bytes: int) -> None:
-        """What `take` returned."""
+        """Release the bytes that `take` returned."""
         self.used_bytes -= size_bytes
         assert self.used_bytes >= 0
 
 
 def metadata_bytes(name: str, pairs: Iterable[Pair]) -> int:
-    """What name and metadata take, in UTF-8."""
+    """The bytes of name and metadata in UTF-8."""
     return len(name.encode()) + sum(
         len(pair.key.encode()) + len(pair.value.encode()) + PAIR_BYTES for pair in pairs
     )

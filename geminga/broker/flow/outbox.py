@@ -1,11 +1,11 @@
-"""One connection's way out: plain calls queue frames, which leave in as few writes as the socket takes.
+"""The frames for one connection: plain calls queue them, and as few writes as possible send them.
 
-`Outgoing` sends what was written in a turn of the loop at its end, without waking a task. The outbox's own
-task sends large frames, and bytes that the socket does not take at once.
+`Outgoing` sends the frames of a turn of the loop at its end, without waking a task. The outbox's own task
+sends large frames, and bytes that the socket does not take at once.
 
-Dispatch checks `is_writable()` before it takes more from storage, and reads no more than `room_bytes()`, so
-that a slow peer costs at most `OUTBOX_BYTES_HIGH` and one read. `SendMemory` bounds what all outboxes hold.
-Receipts and answers are small and are always taken.
+Dispatch checks `is_writable()` before it reads more from storage, and reads no more than `room_bytes()`. So
+a slow peer costs at most `OUTBOX_BYTES_HIGH` and one read. `SendMemory` bounds the bytes in all outboxes.
+Receipts and answers are small and always accepted.
 """
 
 from __future__ import annotations
@@ -33,16 +33,20 @@ PARTS_PER_WRITE_MAX = 4096
 # The copy into the socket is made in the loop. At the end of a turn all outboxes send one after the other, so
 # one connection's megabytes would delay the receipts of all others.
 LEAVING_BYTES_MAX = 64 * limits.KIB
-"""The task sends more than this: it takes its turn among the others for each piece."""
+"""The task sends larger outboxes, so that each piece waits for the turns of others."""
 STALL_S = 2.0
-"""If a peer takes less than..."""
+"""The period of a watch. A peer that takes less than `STALL_BYTES` in it, while others wait for the memory
+of its outbox, is disconnected.
+"""
 STALL_BYTES = 64 * limits.KIB
-"""...this in so long, while others wait for the memory that its outbox holds, it is disconnected."""
+"""See `STALL_S`."""
 
 # Without this an outbox kept all of a write until its last byte was taken: eight peers that did not read 4 MB
 # messages filled the memory, and peers that did read got a tenth of their rate.
 RELEASE_BYTES_MIN = 256 * limits.KIB
-"""When memory is tight, a part of this size that has left is released by a copy of the rest."""
+"""When memory is tight and a part of this size was sent, the rest is copied, so that the sent part is
+released.
+"""
 
 
 class PeerTooSlow(OSError):
@@ -54,12 +58,12 @@ class _Watch(NamedTuple):
 
     until_s: float
     left_bytes: int
-    """Bytes of the write that had not left when the watch began."""
+    """Bytes of the write that were unsent when the watch began."""
 
 
 class Outbox:
     """A queue of buffers in front of one socket. `run` is its only task, and `send_now` sends while that
-    sleeps.
+    task sleeps.
     """
 
     __slots__ = (
@@ -81,7 +85,7 @@ class Outbox:
     )
 
     def __init__(self, memory: SendMemory, outgoing: Outgoing | None = None) -> None:
-        """`outgoing` calls `send_now` at the end of a turn; without one the task sends everything."""
+        """`outgoing` calls `send_now` at the end of a turn; without `outgoing` the task sends everything."""
         self._memory = memory
         self._outgoing = outgoing
         self._sock: socket.socket | None = None
@@ -92,13 +96,13 @@ class Outbox:
         # Set by the task before it waits, reset by the one that wakes it: two writers wake it once.
         self._sleeping = False
         self._is_leaving = False
-        """Added to `outgoing` in this turn."""
+        """Whether the outbox was added to `outgoing` in this turn."""
         # Two marks, as dispatch would otherwise fill each byte that leaves with one small read: full at the
         # high one, writable again at the low one.
         self._blocked = False
         self._is_held = False
-        """Memory was tight at the last write: no more messages until the socket has taken all and can take
-        more.
+        """Memory was tight at the last write: the outbox accepts no more messages until the socket has taken
+        all bytes and can take more.
         """
         self.pending_bytes = 0
         self.bytes_sent = 0
@@ -107,7 +111,7 @@ class Outbox:
         """Called when `is_writable()` may have become true."""
 
     def write(self, data: Buffer | Sequence[Buffer]) -> None:
-        """Queue one buffer or several, in order. Never blocks; after the close it does nothing."""
+        """Queue one or several buffers, in order. Never blocks. Does nothing after the close."""
         # Subscriptions and requests still write for a moment after the connection is gone. They need not
         # check.
         if self.closed:
@@ -134,8 +138,8 @@ class Outbox:
                 outgoing.add(self)
 
     def send_now(self) -> None:
-        """At the end of a turn: hand the socket what was written, as far as it takes it. The outbox's task
-        does the rest in the next turn.
+        """At the end of a turn: write as much to the socket as it takes. The outbox's task sends the rest in
+        the next turn.
         """
         self._is_leaving = False
         # trio has decided by now whether the loop may sleep, so a task that is woken here would stay asleep
@@ -170,7 +174,7 @@ class Outbox:
         trio.lowlevel.current_trio_token().run_sync_soon(self._wake_task)
 
     def is_writable(self) -> bool:
-        """True if more messages may be queued for this connection. If not, `on_writable` is called later."""
+        """Whether more messages may be queued for this connection. If not, `on_writable` is called later."""
         if self.closed or self.is_behind():
             return False
         memory = self._memory
@@ -180,8 +184,8 @@ class Outbox:
         return True
 
     def room_bytes(self) -> int:
-        """How many bytes of messages to read for this connection at once, while it `is_writable()`. One
-        message that is larger may go alone.
+        """How many bytes of messages to read at once for this connection while it `is_writable()`. A single
+        larger message may be sent alone.
         """
         return self._memory.read_bytes_max(limits.OUTBOX_BYTES_HIGH - self.pending_bytes)
 
@@ -190,20 +194,22 @@ class Outbox:
         self._tell_writable()
 
     def is_behind(self) -> bool:
-        """True if the peer has to take its unsent bytes before its socket is read again."""
+        """Whether the peer has to take its unsent bytes before its socket is read again."""
         # The memory that others hold is no part of this. It once was: the reader took that for unread answers
         # of its own peer, waited for nothing, and one flood of ACKs kept the loop as long as it lasted.
         return (self._blocked or self._is_held) and not self.closed
 
     async def wait_taken(self) -> None:
-        """Return once the peer is not behind, or the outbox is closed. Cancelling leaves nothing behind."""
+        """Return once the peer is not behind, or the outbox is closed. Cancelling has no effect on the
+        outbox.
+        """
         # In a loop: another request of the connection may have written a large answer since the event.
         while self.is_behind():
             self._unblocked = trio.Event()
             await self._unblocked.wait()
 
     def close(self) -> None:
-        """Drop what is queued and wake all tasks that wait for room, so that they see `closed`."""
+        """Drop all queued frames and wake all tasks that wait for room, so that they see `closed`."""
         # First, so that what is called below cannot queue anything more.
         self.closed = True
         self._parts.clear()
@@ -270,14 +276,14 @@ class Outbox:
             await trio.lowlevel.checkpoint()
 
     def _taken(self, size_bytes: int) -> None:
-        """The system has these bytes: they are no longer the outbox's."""
+        """The system has taken these bytes: they no longer belong to the outbox."""
         self.bytes_sent += size_bytes
         self.pending_bytes -= size_bytes
         self._memory.give(size_bytes)
 
     async def _wait_for_peer(self, sock: socket.socket, left_bytes: int, watch: _Watch | None) -> _Watch:
-        """Return when the socket may take more of what is being sent, or a watch has ended. `watch` is what
-        this returned the last time. Raises `PeerTooSlow` rather than let others wait.
+        """Return when the socket may take more of the current write, or a watch has ended. `watch` is the
+        result of the previous call. Raises `PeerTooSlow` rather than let others wait.
         """
         # A slow peer keeps its connection as long as it is in no other's way: an application may pause for
         # hours with a full receive queue, and Pulsar would not disconnect it either.
@@ -304,7 +310,7 @@ class Outbox:
         raise PeerTooSlow
 
     async def _let_go(self, sock: socket.socket) -> None:
-        """All bytes are with the system. While memory is tight, wait until it can take more."""
+        """The system has taken all bytes. While memory is tight, wait until it can take more."""
         # The system's buffer took one small read, whether or not the peer reads. That the socket is writable
         # again shows that the peer has read: only then it gets the next one.
         if self._memory.is_tight():
@@ -331,13 +337,13 @@ class Outgoing:
 
     def __init__(self) -> None:
         self._outboxes: list[Outbox] = []
-        """Each connection's at most once."""
+        """Contains each connection's outbox at most once."""
         self.is_sending = False
-        """True while `send_all` is called at the end of each turn. Nothing may be added otherwise."""
+        """Whether `send_all` is called at the end of each turn. Otherwise nothing may be added."""
 
     @contextmanager
     def sending(self) -> Iterator[None]:
-        """Inside this context the caller has `send_all` called at the end of each turn."""
+        """Within this context the caller calls `send_all` at the end of each turn."""
         self.is_sending = True
         try:
             yield
@@ -350,7 +356,7 @@ class Outgoing:
         self._outboxes.append(outbox)
 
     def send_all(self) -> None:
-        """At the end of a turn."""
+        """Send all added outboxes; call this at the end of a turn."""
         if self._outboxes:
             outboxes, self._outboxes = self._outboxes, []
             for outbox in outboxes:

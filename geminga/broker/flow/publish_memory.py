@@ -1,12 +1,12 @@
-"""The memory of what publishers send: bytes received, or about to be, that are not durable yet.
+"""The memory for bytes from publishers that are received, or about to be, and not durable yet.
 
-No message is counted by itself: the journal counts what it has queued, `AppendRoom` what waits for a ledger,
-and this module the large frames. Small frames come in chunks, which have a share of the memory that no large
-frame takes, so small frames never wait for large ones. A large frame is received in its turn: turns come in
-the order of the requests, each with room for the whole frame.
+No message is counted by itself: the journal counts its queue, `AppendRoom` the entries that wait for a
+ledger, and this module the large frames. Small frames come in chunks, which have a share of the memory that
+no large frame takes, so small frames never wait for large ones. A large frame is received in its turn. Turns
+are in the order of the requests, each with room for the whole frame.
 
 A turn relies on the sender to send the rest of the frame. A sender without progress loses its turn, and
-requests another when it goes on. The part of its frame that has arrived stays until others need the memory.
+requests another when it continues. The received part of its frame is kept until others need the memory.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 SMALL_FRAME_BYTES_MAX = 64 * KIB
 """A frame up to this size needs no turn."""
 SMALL_SHARE_DIVISOR = 8
-"""This part of all the memory is never taken by large frames."""
+"""Large frames never take this part of the memory."""
 # 128 KiB a second while others wait was tried and taken back: a publisher that makes progress must not be cut
 # off, however slow its link is. The price: with the default budget three senders of 20 KB/s hold all turns,
 # four minutes for each of their messages.
 PROGRESS_BYTES = 16 * KIB
-"""A turn goes on while so many bytes come..."""
+"""A turn continues while at least this many bytes arrive in `PROGRESS_S`."""
 PROGRESS_S = 1.0
-"""...in this time. Otherwise it is lost."""
+"""See `PROGRESS_BYTES`."""
 
 
 class LargeFrame:
     """The large frame that one connection is receiving, if any. Only `PublishMemory` changes it.
 
-    The connection gives it back with `PublishMemory.release` when it ends.
+    The connection releases it with `PublishMemory.release` when it ends.
     """
 
     __slots__ = ("_disconnect", "_seen_bytes", "has_turn", "held_bytes", "is_waiting", "progress_due_s")
@@ -51,12 +51,14 @@ class LargeFrame:
         self._disconnect = disconnect
         self._seen_bytes = 0
         self.held_bytes = 0
-        """Bytes that are counted: the whole frame while it has its turn, else the part that has arrived."""
+        """Counted bytes: the whole frame while it has its turn, else the received part."""
         self.has_turn = False
         self.is_waiting = False
-        """It waits for a turn. It is not read meanwhile, so its silence means nothing."""
+        """Whether the frame waits for a turn. Its connection is not read meanwhile, so silence means
+        nothing.
+        """
         self.progress_due_s = 0.0
-        """The turn is lost if there is no progress until then (trio's clock)."""
+        """The turn is lost if there is no progress before this time (trio's clock)."""
 
     def begin_turn(self, frame_bytes: int, received_bytes: int) -> None:
         self.has_turn = True
@@ -73,7 +75,7 @@ class LargeFrame:
         self.progress_due_s = trio.current_time() + PROGRESS_S
 
     def is_progressing(self, received_bytes: int) -> bool:
-        """True if the turn goes on. Call it after an attempt to receive."""
+        """Whether the turn continues. Call this after an attempt to receive."""
         # After, not before: bytes that came in time count even if the loop was late to look.
         if received_bytes - self._seen_bytes >= PROGRESS_BYTES:
             self.restart_watch(received_bytes)
@@ -91,9 +93,11 @@ class PublishMemory:
         self.bytes_max = bytes_max
         self.small_share_bytes = bytes_max // SMALL_SHARE_DIVISOR
         self.receiving_bytes = 0
-        """Of large frames that are not whole: with a turn their size, without one what has arrived."""
+        """Bytes of incomplete large frames: the whole size of a frame with a turn, else the
+        received part.
+        """
         self.waits = 0
-        """How often a connection was not read because there was no room."""
+        """How often a connection was not read for lack of room."""
         self._bookie = bookie
         self._waiting = waiting
         # First come, first served: woken all at once, the fastest connection would take the room each time.
@@ -101,11 +105,11 @@ class PublishMemory:
         self._large_queue = trio.StrictFIFOLock()
         self._changed = trio.lowlevel.ParkingLot()
         self._turns = 0
-        """How many frames have a turn."""
+        """The number of frames with a turn."""
         self._lost: dict[LargeFrame, None] = {}
-        """Frames whose turn was lost, in that order, until they have another one or end..."""
+        """Frames that have lost their turn, in that order, until they get another one or end."""
         self._lost_bytes = 0
-        """...and the bytes held for them."""
+        """The bytes held for frames in `_lost`."""
         # By the bookie's count of durable bytes, not by entry: the path of an entry knows nothing of frames.
         self._handed_on: deque[tuple[int, int]] = deque()
         """Whole large frames that may not be durable: (`Bookie.durable_bytes` once they are, size)."""
@@ -115,27 +119,27 @@ class PublishMemory:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of whole entries that are not durable."""
+        """Bytes of complete entries that are not durable."""
         return self._waiting.waiting_bytes + self._bookie.queued_bytes
 
     @property
     def used_bytes(self) -> int:
-        """Bytes received or reserved, and not durable."""
+        """Bytes that are received or reserved, and not durable."""
         return self.receiving_bytes + self.pending_bytes
 
     def is_tight(self) -> bool:
-        """True if connections should read in small pieces: more than half is used."""
+        """Whether connections should read in small pieces: more than half of the memory is used."""
         return self.used_bytes * 2 > self.bytes_max
 
     # -- chunks of small frames ------------------------------------------------------------------------------
 
     def has_room(self) -> bool:
-        """True if a connection with a producer may be read, outside a large frame, without waiting."""
+        """Whether a connection with a producer may be read, outside a large frame, without waiting."""
         # A queue that is not empty counts as no room, or a busy connection would overtake those that wait.
         return not self._small_queue.locked() and self._small_fits()
 
     async def wait_room(self) -> None:
-        """Return once it is the caller's turn and there is room. Cancelling leaves nothing behind."""
+        """Return once it is the caller's turn and there is room. Cancelling releases everything."""
         async with self._small_queue:
             if not self._small_fits():
                 self.waits += 1
@@ -143,7 +147,9 @@ class PublishMemory:
                 await self._changed.park()
 
     def _small_fits(self) -> bool:
-        """Small frames may use all that large frames leave, until one of those waits; then only the share."""
+        """Whether a small frame fits. Small frames may use all memory that large frames leave free, but only
+        their share while a large frame waits.
+        """
         # The journal's queue and the write caches have bounds of their own. Beyond those an entry would only
         # wait in memory for its disk.
         if not self._bookie.has_room():
@@ -155,7 +161,7 @@ class PublishMemory:
     # -- large frames ----------------------------------------------------------------------------------------
 
     def begin(self, frame: LargeFrame, received_bytes: int) -> None:
-        """Count what has arrived of a frame that has no turn."""
+        """Count the received part of a frame that has no turn."""
         # Up to `RECEIVE_BYTES_FIRST` is not counted: every connection may hold as much of an unfinished
         # frame.
         held_bytes = received_bytes if received_bytes > RECEIVE_BYTES_FIRST else 0
@@ -170,7 +176,9 @@ class PublishMemory:
         return True
 
     async def take_turn(self, frame: LargeFrame, frame_bytes: int, received_bytes: int) -> None:
-        """Give the frame its turn after those that waited longer. Cancelling leaves what was held before."""
+        """Give the frame its turn after those that have waited longer. Cancelling keeps the
+        earlier state.
+        """
         frame.is_waiting = True
         try:
             async with self._large_queue:
@@ -186,13 +194,15 @@ class PublishMemory:
             self._wake()  # small frames may use the room that they left for it
 
     def leave_turn(self, frame: LargeFrame, received_bytes: int) -> None:
-        """Hold only what has arrived. The sender did nothing wrong."""
+        """Reduce the reservation to the received part. The sender did nothing wrong."""
         self._turns -= 1
         self.begin(frame, received_bytes)
         self._wake()
 
     def lose_turn(self, frame: LargeFrame, received_bytes: int) -> None:
-        """The same for a sender without progress, whose frame is the first to go when others need room."""
+        """As `leave_turn`, for a sender without progress, whose frame is released first when others need
+        room.
+        """
         if frame.has_turn:
             self.leave_turn(frame, received_bytes)
         # A frame of which next to nothing has come holds nothing: closing its connection would free no
@@ -203,13 +213,13 @@ class PublishMemory:
             self._wake()
 
     def _found_again(self, frame: LargeFrame) -> None:
-        """Take a frame off the list of lost ones. Call it before its `held_bytes` change."""
+        """Remove a frame from the list of lost ones. Call this before its `held_bytes` change."""
         if frame in self._lost:
             del self._lost[frame]
             self._lost_bytes -= frame.held_bytes
 
     def hand_on(self, frame: LargeFrame) -> None:
-        """The frame is whole. Its entry was appended, and is counted as pending, or refused."""
+        """The frame is complete. Its entry was appended, and counts as pending, or was refused."""
         # Its bytes stay large ones until they are durable. Otherwise a whole frame would use up the share of
         # the small ones at this moment.
         if frame.held_bytes:
@@ -218,7 +228,7 @@ class PublishMemory:
         self.release(frame)
 
     def release(self, frame: LargeFrame) -> None:
-        """There is no frame, or it will never be whole. May be repeated."""
+        """No frame is being received, or it will never be complete. May be repeated."""
         self._found_again(frame)
         if frame.has_turn:
             self._turns -= 1
@@ -237,7 +247,7 @@ class PublishMemory:
         assert self.receiving_bytes >= 0
 
     def _large_pending_bytes(self) -> int:
-        """Bytes of whole large frames that are not durable."""
+        """Bytes of complete large frames that are not durable."""
         # The bookie counts durable bytes of all journals together. With several of them a frame may be taken
         # for durable too early, when others have written more meanwhile; the sum over all frames stays exact.
         handed_on, durable_bytes = self._handed_on, self._bookie.durable_bytes
@@ -267,8 +277,9 @@ class PublishMemory:
         return self._lost_bytes - (frame.held_bytes if frame in self._lost else 0)
 
     def _disconnect_lost(self, frame: LargeFrame, frame_bytes: int) -> bool:
-        """If `frame` would get no room otherwise, end a connection that has lost its turn: a silent one
-        before one that waits, and of these the one that lost it first. False if none has to go.
+        """If `frame` would get no room otherwise, disconnect a connection that has lost its turn: silent
+        ones before waiting ones, and among these the one that lost its turn first. Returns False if none has
+        to be disconnected.
         """
         # Frames with a turn, pending entries and a busy bookie all give room without being forced to.
         if self._turns or self._large_pending_bytes() or not self._bookie.has_room():

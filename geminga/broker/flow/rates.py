@@ -1,4 +1,4 @@
-"""Rates from counters: a counter is cheap on the hot path, the division is done once per interval."""
+"""Rates from counters: the hot path only counts, and a division follows once per interval."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from geminga.broker.flow.statistics import Classes
 
 
 class Rate:
-    """How fast one counter grew over the last interval, per second."""
+    """The growth of one counter over the last interval, per second."""
 
     __slots__ = ("_last", "per_s")
 
@@ -27,17 +27,19 @@ class Rate:
 
 @cache
 def _zeros(count: int) -> tuple[int, ...]:
-    """One for all histograms of a kind: most topics are idle."""
+    """One list of zeros for all histograms of a kind, because most topics are idle."""
     return (0,) * count
 
 
 class Histogram:
-    """How many values fell into each class since the interval began; the classes are not cumulative."""
+    """The number of values in each class since the interval began; the classes are not cumulative."""
 
     __slots__ = ("_bounds", "_counts", "_past", "_past_sum", "_sum")
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        """`bounds` are the classes' upper ends, ascending; one more class is for what is above the last."""
+        """`bounds` are the upper ends of the classes, ascending; one more class has the values above the
+        last.
+        """
         self._bounds = tuple(bounds)  # the one that was given, if it is a tuple
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
@@ -45,12 +47,14 @@ class Histogram:
         self._past_sum = 0.0
 
     def add(self, value: float, count: int = 1) -> None:
-        """Count `value`, `count` times. Hot: once for an entry or for a group of equals."""
+        """Add `count` values equal to `value`. Hot: called once for an entry or for a group of
+        equal ones.
+        """
         self._counts[bisect_left(self._bounds, value)] += count
         self._sum += value * count
 
     def measure(self) -> None:
-        """Close the interval: `classes` tells of it until the next one is closed."""
+        """Close the interval: `classes` describes it until the next one is closed."""
         if not any(self._counts):
             self._past, self._past_sum = _zeros(len(self._counts)), 0.0
             return
@@ -59,5 +63,5 @@ class Histogram:
         self._sum = 0.0
 
     def classes(self) -> Classes:
-        """Of the last closed interval, as Pulsar exposes it."""
+        """The classes of the last closed interval, as Pulsar exposes them."""
         return Classes(self._past, self._past_sum)

@@ -1,7 +1,7 @@
-"""The memory of what is being read for consumers: bytes requested of the bookie and not in an outbox yet.
+"""The memory of reads for consumers: bytes requested from the bookie that are not in an outbox yet.
 
-A read takes its room before it begins and gives it back when its entries are handed out. Reads that find none
-wait in a queue, first come, first served. One read is always allowed, however large.
+A read takes its room before it begins and returns it when its entries are dispatched. Reads that find no
+room wait in a queue, first come, first served. One read is always allowed, however large.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class ReadMemory:
         self._changed = trio.Event()
 
     def try_take(self, size_bytes: int) -> bool:
-        """Take so many bytes if they fit now and no read waits."""
+        """Take this many bytes if they fit now and no read waits."""
         if self._turn.locked() or not self._fits(size_bytes):
             return False
         self.used_bytes += size_bytes
         return True
 
     async def take(self, size_bytes: int) -> None:
-        """Take so many bytes after the reads that waited longer. Cancelling leaves nothing behind."""
+        """Take this many bytes after the reads that have waited longer. Cancelling takes nothing."""
         self.waits += 1
         # A lock in front of the event: a large read would never find room while small ones pass it by.
         async with self._turn:

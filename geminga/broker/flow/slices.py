@@ -1,4 +1,4 @@
-"""Long looks in slices of bounded work, between which all other tasks of the loop have their turn."""
+"""Long scans in slices of bounded work; all other tasks of the loop run in between."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SLICE_S: Final = 0.001
 PAUSE_S: Final = 0.002
 """About twice as long as a slice."""
 NAMES_MAX: Final = 500
-"""Of a list, between two checkpoints: about a millisecond."""
+"""The number of names between two checkpoints, about a millisecond."""
 
 
 class Pace:
@@ -66,7 +66,7 @@ async def sorted_names(names: Iterable[str]) -> list[str]:
 
 
 async def matching(names: Sequence[str], matches: Callable[[str], bool]) -> list[str]:
-    """Those that match, in their order; `NAMES_MAX` are looked at between two checkpoints."""
+    """The names that match, in their order; checks `NAMES_MAX` of them between two checkpoints."""
     found: list[str] = []
     pace = Pace()
     for start in range(0, len(names), NAMES_MAX):

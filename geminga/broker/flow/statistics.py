@@ -1,7 +1,7 @@
-"""What a topic tells about itself: frozen structs for the admin API, the metrics, and tests.
+"""Statistics of a topic and of the broker: frozen structs for the admin API, the metrics, and tests.
 
-Fields carry Pulsar's names. Rates are per second over the last interval, counters start when the topic was
-loaded, sizes are bytes, times ms since 1970 (0: never).
+Fields have Pulsar's names. Rates are per second over the last interval, counters start when the topic was
+loaded, sizes are bytes, times are ms since 1970 (0: never).
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import msgspec
 from geminga.durations import NOTHING, Summary
 
 ENTRY_SIZE_BOUNDS = (128, 512, 1024, 2048, 4096, 16 * 1024, 100 * 1024, 1024 * 1024)
-"""Upper bounds in bytes of Pulsar's entry-size classes; one more class is for what is larger."""
+"""Upper bounds of Pulsar's classes of entry sizes, in bytes; one more class is for larger entries."""
 BUCKET_LATENCY_BOUNDS_MS = (50, 100, 500, 1000, 5000, 30_000, 60_000)
-"""Upper bounds of its classes of the latency of operations on buckets."""
+"""Upper bounds of Pulsar's latency classes for operations on buckets."""
 WRITE_LATENCY_BOUNDS_MS = (0.5, 1, 5, 10, 20, 50, 100, 200, 1000)
-"""Upper bounds of its classes of write latency."""
+"""Upper bounds of Pulsar's classes of write latency."""
 
 
 class Classes(msgspec.Struct, frozen=True):
-    """How many values of the last interval fell into each class (not cumulative), and what they add up to.
+    """How many values of the last interval were in each class (not cumulative), and their sum.
 
     `counts` is empty if nothing was counted.
     """
@@ -52,48 +52,50 @@ class BucketOperationStatistics(msgspec.Struct, frozen=True):
     """One kind of operation on buckets, counted since the topic was loaded."""
 
     type: str
-    """create, load, delete or merge"""
+    """create, load, delete or merge."""
     succeeded: int
     failed: int
     total_ms: float
-    """Of those that succeeded, as `latencies`."""
+    """The total duration of successful operations, which `latencies` counts."""
     latencies: tuple[int, ...]
-    """How many took up to each of BUCKET_LATENCY_BOUNDS_MS and longer than the one before; then all longer
-    ones.
+    """How many took up to each of BUCKET_LATENCY_BOUNDS_MS and longer than the previous bound; the last
+    count is for longer ones.
     """
 
 
 class BucketStatistics(msgspec.Struct, frozen=True):
-    """A delayed index that keeps buckets on the bookie."""
+    """The statistics of a delayed index with buckets on the bookie."""
 
     buckets: int = 0
-    """What grows and is not sealed yet counts too."""
+    """Includes the growing part, which is not sealed yet."""
     loaded: int = 0
     """Rows in memory."""
     stored_bytes: int = 0
     operations: tuple[BucketOperationStatistics, ...] = ()
     lost: Mapping[str, int] = {}
-    """Buckets by how their loss was found: start, load, verify or told."""
+    """Lost buckets by how the loss was found: start, load, verify or told."""
     read_again: int = 0
-    """Messages whose times were read from the backlog once more, as a bucket that had them was lost."""
+    """Messages whose times were read from the backlog again, because their bucket was lost."""
     rebuilt: int = 0
-    """Buckets that were sealed out of those."""
+    """Buckets that were sealed from such messages."""
     sealed: int = 0
-    """All buckets that were sealed, without those that were merged out of others..."""
+    """Sealed buckets, without merged ones."""
     merged: int = 0
-    """...and these."""
+    """Buckets that were merged from others."""
 
 
 class LatenessStatistics(msgspec.Struct, frozen=True):
-    """How late a subscription's delayed messages were given out, since its index was opened."""
+    """How late a subscription's delayed messages were sent, since its index was opened."""
 
     bounds_ms: tuple[int, ...]
     counts: tuple[int, ...]
-    """How many were up to the i-th bound late and more than the one before; the last: later than all."""
+    """How many were late by up to the i-th bound and more than the previous one; the last count is for later
+    ones.
+    """
     early: int
-    """These are in none of the counts."""
+    """Messages that were sent early; `counts` does not include them."""
     total_ms: int
-    """Of those that were not early."""
+    """The total lateness of messages that were not early."""
 
 
 class CursorSavings(msgspec.Struct, frozen=True):
@@ -114,7 +116,7 @@ class TopicStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """A loaded topic, its producers, and its subscriptions with their consumers."""
 
     name: str
-    """persistent://tenant/namespace/local"""
+    """The full name, persistent://tenant/namespace/local."""
     msg_rate_in: float = 0.0
     msg_throughput_in: float = 0.0
     msg_in_counter: int = 0
@@ -123,23 +125,25 @@ class TopicStatistics(msgspec.Struct, frozen=True, kw_only=True):
     msg_chunk_published: bool = False
     storage_size: int = 0
     backlog_quota_limit_size: int = -1
-    """In bytes, -1: none."""
+    """The limit in bytes; -1: none."""
     backlog_quota_limit_time: int = -1
-    """In seconds, -1: none."""
+    """The limit in seconds; -1: none."""
     backlog_size: int = 0
     """Bytes stored from the slowest durable subscription's first unacknowledged message on."""
     publishers: list[PublisherStatistics] = []
     waiting_publishers: int = 0
     subscriptions: Mapping[str, Any] = {}
-    """By name: what `Subscription.statistics()` returns."""
+    """By name, the result of `Subscription.statistics()`."""
     delayed_index_bytes: int | None = None
-    """Memory of the delayed index that the subscriptions share, with their views; None: each has its own."""
+    """Memory of the delayed index that the subscriptions share, with their views; None if each
+    has its own.
+    """
     delayed_buckets: BucketStatistics | None = None
-    """Of the shared index; None: there is none, or it keeps no buckets."""
+    """The buckets of the shared index; None if there is no shared index, or it keeps no buckets."""
     entry_sizes: Classes = Classes()
-    """By ENTRY_SIZE_BOUNDS, in bytes."""
+    """Entries by ENTRY_SIZE_BOUNDS, in bytes."""
     write_latencies: Classes = Classes()
-    """By WRITE_LATENCY_BOUNDS_MS, in ms."""
+    """Latencies by WRITE_LATENCY_BOUNDS_MS, in ms."""
     topic_epoch: int | None = None
     topic_creation_time_stamp: int = 0
     last_publish_time_stamp: int = 0
@@ -181,50 +185,52 @@ class MemoryPart(msgspec.Struct, frozen=True):
 
     name: str
     setting: str
-    """The key that sets it by itself; empty if none does."""
+    """The setting that sizes this part; empty if none does."""
     configured_bytes: int
     used_bytes: int
 
 
 class MemoryShare(msgspec.Struct, frozen=True):
-    """What can be told apart within the part `process`."""
+    """A known share of the part `process`."""
 
     name: str
     used_bytes: int
     text: str
-    """What is in it, for people."""
+    """A description for people."""
 
 
 class MemoryStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """What memory is used for now. The part `process` is what no other part accounts for."""
+    """Memory use now. The part `process` is the memory that no other part accounts for."""
 
     budget_bytes: int
     resident_bytes: int
-    """Of the whole process, as the system counts; 0: unknown."""
+    """Resident bytes of the whole process, as the system counts them; 0: unknown."""
     rocksdb_buffer_bytes: int
-    """Of `process`: RocksDB's write buffers and what it keeps of its tables."""
+    """The part of `process` that RocksDB uses for write buffers and for its tables."""
     parts: list[MemoryPart]
     process: list[MemoryShare] = []
-    """Together what the part `process` has in use, where that is known."""
+    """The known shares of the part `process`."""
     publish_waits: int = 0
-    """How often a connection was not read because what publishers had sent was not durable yet."""
+    """How often a connection was not read because bytes from publishers were not durable yet."""
     tail_entries_served: int = 0
-    """Entries that were read from the tail cache, and their bytes..."""
+    """Entries that were read from the tail cache."""
     tail_bytes_served: int = 0
     tail_entries_missed: int = 0
-    """...and that had to be read from the bookie, its caches included."""
+    """Entries that had to be read from the bookie, including its caches."""
 
 
 class BackupReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A copy of the broker's data that was made."""
+    """A completed copy of the broker's data."""
 
     directory: str
     files: int
     bytes: int
-    """Of journals and entry logs; metadata and index come on top, linked where that is the same disk."""
+    """Bytes of journals and entry logs. Metadata and index are not counted; on the same disk they are
+    linked.
+    """
     seconds: float
     settings: dict[str, str] = {}
-    """What a broker on the copy has to be started with; empty: nothing."""
+    """The settings with which a broker on the copy has to be started; empty: none."""
 
 
 class CacheStatistics(msgspec.Struct, frozen=True, kw_only=True):

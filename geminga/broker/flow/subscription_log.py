@@ -1,4 +1,4 @@
-"""Log lines that clients cause: bounded, however fast a client repeats its error."""
+"""Log lines that clients cause, bounded however fast a client repeats its error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LINES_APART_S = 1.0
 class SparseLog:
     """Writes at most one line of each kind per second; a line's kind is its text without the arguments.
 
-    The next line of the kind says how many were left out.
+    The next line of the kind has the number of suppressed lines.
     """
 
     __slots__ = ("_clock", "_left_out", "_next_s")

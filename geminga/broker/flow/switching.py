@@ -1,4 +1,4 @@
-"""How soon a thread that wants the interpreter gets it, for the whole process."""
+"""Sets how soon a thread that wants the interpreter gets it, for the whole process."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Final
 # smaller, for a tenth more CPU. With a thread that imports modules it is the loop that waits, each time it
 # wakes up, if the interval is the usual one.
 USUAL_S: Final = 0.005
-"""How long a thread waits for the interpreter before it asks for it, usually..."""
+"""How long a thread usually waits for the interpreter before it requests it."""
 SHORT_S: Final = 0.0001
-"""...and while the loop is so busy that the journal's thread would not run."""
+"""The interval while the loop is so busy that the journal's thread would not run."""
 
 
 class SwitchInterval:
-    """Short as long as there are more calls of `shorten` than of `restore`."""
+    """The interval is short while there are more calls of `shorten` than of `restore`."""
 
     def __init__(self) -> None:
         self._wanted = 0
@@ -29,7 +29,7 @@ class SwitchInterval:
             sys.setswitchinterval(SHORT_S)
 
     def restore(self) -> None:
-        """Once for each `shorten`."""
+        """Call this once for each `shorten`."""
         assert self._wanted > 0
         self._wanted -= 1
         if not self._wanted:
@@ -37,4 +37,4 @@ class SwitchInterval:
 
 
 switch_interval: Final = SwitchInterval()
-"""The interpreter has one."""
+"""The one object for the interpreter."""
