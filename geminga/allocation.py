@@ -1,4 +1,4 @@
-"""How the C library gives memory to the threads of a broker."""
+"""Memory allocation of the C library in a broker."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _ARENA_MAX: Final = -8
 
 
 def share_one_arena() -> None:
-    """Let all threads take memory from one arena. Call it before there is a second thread.
+    """Let all threads allocate memory from one arena. Call this before there is a second thread.
 
-    glibc gives each thread an arena of its own, and what one has freed serves no other: with the disk's
-    and the index's workers 25 MB more stayed resident while 2,000,000 delayed messages were read again. CPU
-    time was the same, as the interpreter's lock keeps nearly all threads apart anyway. Without glibc nothing
-    happens.
+    glibc gives each thread an arena of its own, and other threads cannot use memory that was freed in it.
+    With the disk's and the index's workers, 25 MB more stayed resident while 2,000,000 delayed messages were
+    read again. CPU time was equal, because the interpreter's lock separates nearly all threads anyway. Does
+    nothing without glibc.
     """
     if sys.platform == "linux":
         try:
@@ -26,10 +26,10 @@ def share_one_arena() -> None:
 
 
 def return_free_memory() -> None:
-    """Give free pages back to the system, in about a millisecond. Nothing happens without glibc.
+    """Return free pages to the system, in about a millisecond. Does nothing without glibc.
 
-    Importing modules leaves free pages between what stays: some 0.7 MB of an idle broker after its start, and
-    as much after the admin API's first request.
+    Importing modules leaves free pages between used ones: about 0.7 MB of an idle broker after its start,
+    and as much after the admin API's first request.
     """
     if sys.platform == "linux":
         try:

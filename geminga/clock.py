@@ -1,9 +1,9 @@
-"""The only clock. It has two faces.
+"""The only clock. It has two kinds of time.
 
 *Message time* (`now_ms`, `sleep_until_ms`) is wall-clock milliseconds since 1970: delays, TTL, retention,
 ages. A virtual clock may move it. *I/O time* (`monotonic_s`) is trio's monotonic clock: keep-alive, group
-commit, throttles, time-outs of sockets. Moving message time never moves it, so that advancing a month does
-not close every connection.
+commit, throttles, time-outs of sockets. Moving message time never moves I/O time, so that advancing a month
+does not close every connection.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ WALL_CHECK_SECONDS = 5.0
 
 
 class Clock(Protocol):
-    """What every room below may know of time."""
+    """The clock that every room gets."""
 
     def now_ms(self) -> int:
         """Message time, in milliseconds since 1970-01-01 UTC."""
         ...
 
     async def sleep_until_ms(self, due_ms: int) -> None:
-        """Return once `now_ms() >= due_ms`, never before. Cancelling leaves nothing behind."""
+        """Return once `now_ms() >= due_ms`, never before. Cancelling has no effect on the clock."""
         ...
 
     def monotonic_s(self) -> float:
@@ -49,7 +49,9 @@ class RealClock:
 
 
 class TrioClock:
-    """Message time that follows trio's clock from a fixed start: under a `MockClock` a test owns it all."""
+    """Message time that follows trio's clock from a fixed start, so that a test with a `MockClock` controls
+    both.
+    """
 
     def __init__(self, epoch_ms: int = 1_700_000_000_000) -> None:
         self._epoch_ms = epoch_ms

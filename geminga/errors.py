@@ -1,12 +1,12 @@
-"""What can go wrong, and by whose fault.
+"""The errors, by the party at fault.
 
 There are two roots. A `PeerError` is the fault of the client that sent the request: only that client gets
 it. A `StorageError` is the fault of a disk: every request that waits for the disk gets it, and the process
-stops rather than guess. Any other exception (an `AssertionError`, a `KeyError`) is a bug of ours and is not
-caught below the connection boundary.
+stops rather than guess. Any other exception (an `AssertionError`, a `KeyError`) is a bug in Geminga and is
+not caught below the connection boundary.
 
-Each class carries the `ServerError` number that the binary protocol uses for it and the HTTP status that the
-admin API answers with. The numbers are Pulsar's (`ServerError` in protocol version 20).
+Each class has the `ServerError` number of the binary protocol and the HTTP status for the admin API. The
+numbers are Pulsar's (`ServerError` in protocol version 20).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ServerError(enum.IntEnum):
 
 
 class GemingaError(Exception):
-    """Root of everything that the product raises on purpose."""
+    """Root of all exceptions that the product raises on purpose."""
 
     server_error: ClassVar[ServerError] = ServerError.UNKNOWN
     http_status: ClassVar[int] = 500
@@ -61,7 +61,7 @@ class PeerError(GemingaError):
 
 
 class ProtocolError(PeerError):
-    """The peer's bytes do not follow the protocol. Its connection is closed, and no other is affected."""
+    """The peer's bytes violate the protocol. Its connection is closed, and no other is affected."""
 
     server_error = ServerError.UNKNOWN
 
@@ -79,14 +79,14 @@ class UnsupportedCommand(PeerError):
 
 
 class InvalidName(PeerError):
-    """A topic, namespace, tenant or subscription name that Pulsar would refuse too."""
+    """A topic, namespace, tenant or subscription name that Pulsar refuses, too."""
 
     server_error = ServerError.INVALID_TOPIC_NAME
     http_status = 412
 
 
 class InvalidPattern(PeerError):
-    """A client's pattern of topic names that no regular expression library takes."""
+    """A client's pattern of topic names that no regular expression library accepts."""
 
     server_error = ServerError.INVALID_TOPIC_NAME
     http_status = 412
@@ -156,7 +156,7 @@ class IncompatibleSchema(PeerError):
 
 
 class Conflict(PeerError):
-    """It exists already, or changed since it was read."""
+    """The object exists already, or has changed since it was read."""
 
     server_error = ServerError.METADATA
     http_status = 409
@@ -170,7 +170,7 @@ class ServiceNotReady(PeerError):
 
 
 class StorageError(GemingaError):
-    """A disk below us failed; nothing that waits on it may be acknowledged."""
+    """A disk has failed; nothing that waits for it may be acknowledged."""
 
     server_error = ServerError.PERSISTENCE
     http_status = 503
@@ -191,18 +191,20 @@ class LedgerFenced(StorageError):
 
 
 class ReadOnly(StorageError):
-    """No space is left on the disk: entries are refused until there is. Nothing accepted is affected."""
+    """No space is left on the disk: entries are refused until space is free. Accepted entries are not
+    affected.
+    """
 
 
 class BadVersion(GemingaError):
-    """A versioned write named a version that is no longer the current one: read again and decide."""
+    """A versioned write named a version that is no longer current: read the node again and decide."""
 
     server_error = ServerError.METADATA
     http_status = 409
 
 
 class KeyMissing(GemingaError):
-    """A versioned delete or update named a key that is not there."""
+    """A versioned delete or update named a missing key."""
 
     server_error = ServerError.METADATA
     http_status = 404

@@ -1,7 +1,7 @@
-"""Every fixed bound in the product, and how the bounds relate. What a user may change is in
-`config/config.py`.
+"""Every fixed bound in the product, and how the bounds relate. `config/config.py` has the bounds that a user
+may change.
 
-A bound that is broken by a peer is a `PeerError`; one that is broken by us is an assertion.
+If a peer exceeds a bound, that is a `PeerError`; if Geminga does, an assertion fails.
 """
 
 from __future__ import annotations
@@ -13,33 +13,35 @@ MIB = 1024 * KIB
 MESSAGE_BYTES_MAX = 5 * MIB
 """Largest message (Pulsar `maxMessageSize` default): metadata and payload of one entry."""
 FRAME_PADDING_BYTES = 10 * KIB
-"""What a frame may hold beside the message (Pulsar's `MESSAGE_SIZE_FRAME_PADDING`)."""
+"""The bytes of a frame beside the message (Pulsar's `MESSAGE_SIZE_FRAME_PADDING`)."""
 FRAME_BYTES_MAX = MESSAGE_BYTES_MAX + FRAME_PADDING_BYTES
 RECEIVE_BYTES_MIN = 4 * KIB
-"""How much one receive call takes from a socket where commands are small and many..."""
+"""The size of a receive call for a connection whose commands are small and many."""
 RECEIVE_BYTES_FIRST = 16 * KIB
-"""...from one that has just connected..."""
+"""The size of a receive call for a new connection."""
 RECEIVE_BYTES = 256 * KIB
-"""...at most, where a sender keeps that full..."""
+"""The largest receive call, for a sender that keeps it full."""
 RECEIVE_BYTES_TIGHT = 64 * KIB
-"""...and while the memory for publishers is more than half used, unless connections are few."""
+"""The size of a receive call while more than half of the publish memory is used, unless
+connections are few.
+"""
 PROTOCOL_VERSION = 20
 """Highest version of the binary protocol that this broker speaks."""
 
 # connections
 HANDSHAKE_SECONDS = 10
 OUTBOX_BYTES_HIGH = 4 * MIB
-"""Above this a connection's unsent bytes stop dispatch to its consumers..."""
+"""Above this, a connection's unsent bytes stop dispatch to its consumers."""
 OUTBOX_BYTES_LOW = 1 * MIB
-"""...until they have fallen below this."""
+"""Below this, dispatch to the consumers of a connection continues."""
 PRODUCERS_PER_CONNECTION_MAX = 10_000
 CONSUMERS_PER_CONNECTION_MAX = 10_000
 TOPIC_LIST_WATCHES_PER_CONNECTION_MAX = 1000
-"""Consumers by pattern of one client share a connection; each has a watch."""
+"""The pattern consumers of one client share a connection; each has a watch."""
 CLIENT_METADATA_BYTES_MAX = 64 * KIB
-"""Name and metadata of one producer or consumer."""
+"""The limit of name and metadata of one producer or consumer."""
 CLIENT_VERSION_CHARACTERS_MAX = 256
-"""What is kept of how a client calls itself."""
+"""The stored length of a client's version text."""
 
 # bookie
 ENTRY_BYTES_MAX = FRAME_BYTES_MAX + KIB
@@ -51,10 +53,11 @@ JOURNAL_GROUP_ENTRIES_MAX = 16_384
 PERMITS_MAX = 2**31 - 1
 NAME_BYTES_MAX = 8 * KIB
 DUE_MS_MAX = 253_402_300_799_999
-"""The latest due time that a message can be given by hand: the end of the year 9999, as the calendars of
-Python and of most else end there. A producer may have sent a later one."""
+"""The latest due time that can be set by hand: the end of the year 9999, where the calendars of Python and
+of most other programs end. A producer may have sent a later one.
+"""
 PRECISION_MAX_MS = 86_400_000
-"""The widest that a subscription may ask for: a day."""
+"""The coarsest precision of a subscription: a day."""
 
 assert OUTBOX_BYTES_LOW < OUTBOX_BYTES_HIGH
 assert FRAME_BYTES_MAX < 2**31

@@ -1,9 +1,9 @@
-"""Strings become topic, namespace, tenant and subscription names here and nowhere else.
+"""Parses and checks topic, namespace, tenant and subscription names; no other module does.
 
-The rules are Pulsar's (its `TopicName`, `NamespaceName` and `NamedEntity`), with two narrowings: names of the
-first generation with a cluster in them (`tenant/cluster/namespace/topic`) are refused, and a name has at most
-`NAME_BYTES_MAX` bytes of UTF-8. A local name may hold almost anything, `..`, spaces and NUL included, so it
-never becomes a path on disk as it is.
+The rules are Pulsar's (its `TopicName`, `NamespaceName` and `NamedEntity`), with two restrictions: names of
+the first generation with a cluster in them (`tenant/cluster/namespace/topic`) are refused, and a name has at
+most `NAME_BYTES_MAX` bytes of UTF-8. A local name may contain almost anything, including `..`, spaces and
+NUL, so it is always encoded before it becomes a path on disk.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DEFAULT_NAMESPACE = "default"
 PARTITION_SUFFIX = "-partition-"
 PARTITION_INDEX_MAX = 2**31 - 1
 PARSED_NAMES_MAX = 4096
-"""How many parsed topic names are remembered; lookups and producers ask for the same ones again and again."""
+"""How many parsed topic names are remembered; lookups and producers repeat names again and again."""
 REMEMBERED_LENGTH_MAX = 256
 """Longer names are parsed each time, so that a peer cannot fill memory with remembered names."""
 
@@ -47,7 +47,9 @@ _DOMAINS = {domain.value: domain for domain in TopicDomain}
 
 
 def encode_name(name: str) -> str:
-    """As one component of a path: percent-encoded, no slash, ASCII only. `decode_name` undoes it."""
+    """The name as one component of a path: percent-encoded, no slash, ASCII only. `decode_name` reverses
+    this.
+    """
     return quote(name, safe="")
 
 
@@ -96,7 +98,7 @@ class NamespaceName:
 
     @classmethod
     def parse(cls, text: str) -> NamespaceName:
-        """From `tenant/namespace`; InvalidName for all else."""
+        """From `tenant/namespace`. Raises InvalidName for any other text."""
         parts = text.split("/", 3)
         if len(parts) == 3:
             raise InvalidName(
@@ -168,7 +170,7 @@ class TopicName:
 
     @property
     def partitioned_name(self) -> TopicName:
-        """The partitioned topic that this is a partition of; itself if it is none."""
+        """The partitioned topic of this partition; the topic itself if it is no partition."""
         if self.partition_index < 0:
             return self
         local = self.local[: self.local.rindex(PARTITION_SUFFIX)]
@@ -239,7 +241,7 @@ _namespace_remembered = lru_cache(maxsize=PARSED_NAMES_MAX)(NamespaceName)
 
 
 def _namespace(tenant: str, local: str) -> NamespaceName:
-    """The same object for all topics of a namespace."""
+    """The shared object for all topics of a namespace."""
     is_short = len(tenant) + len(local) <= REMEMBERED_LENGTH_MAX
     return _namespace_remembered(tenant, local) if is_short else NamespaceName(tenant, local)
 
@@ -266,5 +268,5 @@ def _check_size(name: str, what: str) -> None:
 
 
 def _shown(name: str) -> str:
-    """For an error text: quoted, control characters escaped, not longer than a line."""
+    """The text for an error: quoted, control characters escaped, at most a line long."""
     return ascii(name) if len(name) <= 100 else ascii(name[:100]) + "..."

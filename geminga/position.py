@@ -1,4 +1,4 @@
-"""Where an entry stands in a topic: the pair (ledger id, entry id), ordered as it is written."""
+"""The position of an entry in a topic: the pair (ledger id, entry id), in the order of the topic."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import NamedTuple
 class Position(NamedTuple):
     """One entry of a topic. Compares like a tuple, which is the order of the topic.
 
-    `entry_id` -1 means "before the first entry of that ledger": a cursor's mark-delete position may be there.
+    `entry_id` -1 means "before the first entry of that ledger", which a cursor's mark-delete position may
+    be.
     """
 
     ledger_id: int

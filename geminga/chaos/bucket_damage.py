@@ -1,6 +1,5 @@
-"""Breaking buckets on purpose, for tests of what happens then. The broker looks at the bucket at
-once, as it does when the bookie tells it of a ledger; or, quietly, finds out as it would with a disk that
-lies.
+"""Damages buckets on purpose, to test what follows. The broker checks the bucket at once, as after a report
+of the bookie. With `quietly` it finds the damage as it would with a disk that returns wrong bytes.
 """
 
 from __future__ import annotations
@@ -19,23 +18,24 @@ Damage = Literal["lose", "truncate", "corrupt"]
 
 
 class NothingLeft(PeerError):
-    """An earlier damage took the bucket's last entry, and the index has not met it yet."""
+    """Earlier damage has deleted the bucket's last entry, and the index has not noticed that yet."""
 
     http_status = 409
 
 
 class IsLost(PeerError):
-    """There was such a bucket, and it is lost already."""
+    """The bucket existed, and is lost already."""
 
     http_status = 409
 
 
 async def damage_bucket(buckets: Buckets, how: Damage, ledger_id: int | None, *, quietly: bool) -> int | None:
-    """Delete a bucket's ledger, or put one in its place that has only the first half of its entries, or a
-    flipped bit in the segment that will be read next. Returns the ledger (the new one); None: no such bucket.
+    """Delete a bucket's ledger, or replace it by one that has only the first half of its entries, or a
+    flipped bit in the segment that will be read next.
 
-    ledger_id None: the first bucket. Unless `quietly`, the bucket is lost to the index on return, and being
-    read again. `NothingLeft`, `IsLost`, StorageError.
+    Returns the (new) ledger; None if there is no such bucket. ledger_id None selects the first bucket.
+    Unless `quietly`, the bucket is lost to the index on return, and is being read again. Raises
+    `NothingLeft`, `IsLost`, StorageError.
     """
     if ledger_id in buckets.lost_ledgers:
         raise IsLost(
@@ -77,7 +77,7 @@ async def _damage(buckets: Buckets, stored: StoredBucket, how: Damage, *, quietl
 
 
 def _next_read(index: DelayedIndex, stored: StoredBucket, entries: int) -> int:
-    """The first segment that is not in memory; the directory if there is none."""
+    """The first segment that is not in memory; the directory if all are."""
     for known, bucket in index.buckets.items():
         if known is stored:
             return min(bucket.next_segment + len(bucket.loaded), entries - 1)

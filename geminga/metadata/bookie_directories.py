@@ -1,4 +1,4 @@
-"""The bookie's lists of directories, recorded at the first start with other ones than the default."""
+"""The bookie's lists of directories, recorded at a first start with other directories than the default."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from geminga.metadata.store import MetadataStore
 
 
 def recorded_directories(store: MetadataStore) -> BookieDirectoriesRecord | None:
-    """None if there is no record: then it is the default, or the data directory is new."""
+    """The lists; None without a record: the lists are the default ones, or the data directory is new."""
     path = BookieDirectoriesRecord.path
     stored = store.get(path)
     return decode(BookieDirectoriesRecord, stored.value, path) if stored is not None else None
 
 
 async def record_directories(store: MetadataStore, directories: BookieDirectoriesRecord) -> None:
-    """For good; durable on return."""
+    """Record the lists for good; durable on return."""
     await store.put(BookieDirectoriesRecord.path, encode(directories), MUST_NOT_EXIST)

@@ -1,7 +1,7 @@
-"""The writer of the metadata tree: all that is queued while one sync runs goes into the next batch, synced
-once.
+"""The writer of the metadata tree: all requests that are queued during one sync go into the next batch,
+which is synced once.
 
-Knows rows and requests, not versions: `store.py` decides what may be written.
+It handles rows and requests, not versions: `store.py` decides what may be written.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from geminga.storage.key_value import KeyValue
 
 # A batch is built in memory and is one record of RocksDB's log: a larger one would also hold up its waiters.
 GROUP_BYTES_MAX = 4 * MIB
-"""What one synced batch may hold; a single larger transaction is a batch of its own."""
+"""The limit of one synced batch; a single larger transaction is a batch of its own."""
 QUEUE_BYTES_MAX = 16 * MIB
 """Above this, counted with `REQUEST_OVERHEAD_BYTES`, puts wait before they are queued."""
 # Deletions have no value: counted without it, any number of them could wait.
@@ -30,7 +30,7 @@ assert VALUE_BYTES_MAX < GROUP_BYTES_MAX < QUEUE_BYTES_MAX
 
 
 class Write(NamedTuple):
-    """One node's change: `before` is what it replaces, `after` is None for a delete."""
+    """One node's change: `before` is the replaced value, `after` is None for a delete."""
 
     path: str
     key: bytes
@@ -39,7 +39,7 @@ class Write(NamedTuple):
 
 
 class Request:
-    """The changes of one call, applied as a whole. `wait` returns once it is durable."""
+    """The changes of one call, applied as a whole. `wait` returns once they are durable."""
 
     __slots__ = ("_done", "_error", "size_bytes", "writes")
 
@@ -96,7 +96,7 @@ class GroupCommit:
         self.largest_group = 0
 
     def newest(self, key: bytes) -> tuple[Request, Stored | None] | None:
-        """The state that the last unfinished request for `key` brings, and that request."""
+        """The state that the last unfinished request for `key` will write, and that request."""
         return self._newest.get(key)
 
     @property
@@ -109,7 +109,9 @@ class GroupCommit:
         return self._bytes
 
     async def wait_room(self, size_bytes: int) -> None:
-        """Return when a request of that size fits into the queue. StorageError if the writer stopped."""
+        """Return when a request of that size fits into the queue. Raises StorageError if the writer has
+        stopped.
+        """
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check_accepting()
         # An empty queue takes any request, or one larger than the bound would wait for ever.
@@ -118,7 +120,7 @@ class GroupCommit:
             self._check_accepting()
 
     def enqueue(self, writes: list[Write]) -> Request:
-        """Queue a request; it will be tried whatever happens to the caller."""
+        """Queue a request. It is committed even if the caller is cancelled."""
         self._check_accepting()
         request = Request(writes)
         for write in writes:
@@ -158,7 +160,7 @@ class GroupCommit:
 
     @contextlib.asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """No group is being committed, and none is begun, while the context is open. Requests queue up."""
+        """While the context is open, no group is being committed, and none is begun. Requests queue up."""
         async with self._turn:
             yield
 

@@ -13,14 +13,14 @@ from geminga.metadata.records import InstanceRecord, decode, encode
 from geminga.metadata.store import MetadataStore
 
 DIRECTORY_FORMAT_VERSION = 3
-"""Of the whole data directory, the latest that is known. Raised when an older program would damage or misread
-what a newer one wrote. 2: the bookie's directories are recorded, and are not the default ones. 3: the
-bookie's files name the ledgers, in records that an older program takes for entries.
+"""The latest known version of the whole data directory. It is raised when an older program would damage or
+misread newer files. 2: the bookie's directories are recorded, and are not the default ones. 3: the bookie's
+files name the ledgers, in records that an older program takes for entries.
 """
 
 
 class ForeignDirectory(StorageError):
-    """The data directory is not ours: a newer version, another cluster, another kind of clock."""
+    """The data directory is of a newer version, another cluster, or another kind of clock."""
 
 
 async def check_instance(
@@ -31,11 +31,11 @@ async def check_instance(
     now_ms: int,
     new_id: str | None = None,
 ) -> InstanceRecord:
-    """The directory's record, made (durably) if the store is empty; one of an older format is durably of this
-    one on return. `store.run` must be running.
+    """The directory's record. An empty store gets a durable record; a record of an older format is updated
+    durably.
 
-    Raises ForeignDirectory, with a text for the operator, if the directory is not ours to open. `new_id` is
-    the id of one that is made, where files of the bookie tell it.
+    `store.run` must be running. Raises ForeignDirectory, with a text for the operator, if Geminga may not
+    open the directory. `new_id` is the id of a new record, if files of the bookie have one.
     """
     path = InstanceRecord.path
     stored = store.get(path)

@@ -11,11 +11,11 @@ from __future__ import annotations
 # The depth is one byte of the key and bounds the ranges that reading a subtree takes.
 DEPTH_MAX = 16
 PATH_BYTES_MAX = 64 * 1024
-"""Room for a topic's and a subscription's longest names, percent-encoded."""
+"""The limit of a path: a topic's and a subscription's longest names fit, percent-encoded."""
 
 
 def key_of(path: str) -> bytes:
-    """The key of a node. A malformed path (no leading slash, an empty component) is our own bug: asserted."""
+    """The key of a node. Asserts that the path has a leading slash and no empty component."""
     depth = path.count("/")
     encoded = path.encode()
     assert encoded.startswith(b"/"), path[:200]
@@ -46,5 +46,5 @@ def everything() -> tuple[bytes, bytes]:
 
 
 def is_within(path: str, prefix: str) -> bool:
-    """Whether `path` is the node `prefix` or lies below it."""
+    """Whether `path` is the node `prefix` or is below it."""
     return prefix == "/" or path == prefix or path.startswith(f"{prefix}/")

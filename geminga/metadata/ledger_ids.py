@@ -1,4 +1,4 @@
-"""Ledger ids that are never given twice, not even across crashes: taken from metadata in synced blocks."""
+"""Ledger ids that are never assigned twice, even across crashes: taken from metadata in synced blocks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BLOCK_SIZE = 100
 
 
 class LedgerIds:
-    """Hands out rising ledger ids. A crash loses the rest of a block: ids have gaps, never repeats."""
+    """Assigns ascending ledger ids. A crash loses the rest of a block: ids have gaps, never repeats."""
 
     def __init__(self, store: MetadataStore, *, block_size: int = BLOCK_SIZE) -> None:
         assert block_size > 0
@@ -26,8 +26,8 @@ class LedgerIds:
         self._taking_block = trio.Lock()
 
     async def next(self) -> int:
-        """An id that was never given before and never will be again. Waits for the disk once in `block_size`
-        calls.
+        """An id that was never assigned before and never will be again. Waits for the disk once in
+        `block_size` calls.
 
         Raises StorageError. Cancelling loses at most the ids of one block.
         """
@@ -40,7 +40,7 @@ class LedgerIds:
         return ledger_id
 
     async def _take_block(self) -> None:
-        """Get the next block durably; only then are its ids ours to give."""
+        """Reserve the next block durably; only then may its ids be assigned."""
         path = LedgerIdsRecord.path
         while True:
             stored = self._store.get(path)

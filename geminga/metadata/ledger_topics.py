@@ -8,8 +8,8 @@ from geminga.metadata.store import MetadataStore
 
 
 def topic_of_ledger(metadata: MetadataStore, ledger_id: int) -> str:
-    """The topic's name as users know it, with the purpose of a ledger that does not hold messages; "" if the
-    metadata does not say or cannot be read.
+    """The topic's name for users, with the purpose of a ledger that does not store messages; "" if the
+    metadata does not have it or cannot be read.
     """
     path = records.ledger_path(ledger_id)
     try:
@@ -25,5 +25,5 @@ def topic_of_ledger(metadata: MetadataStore, ledger_id: int) -> str:
 
 
 def topic_text(path: str) -> str:
-    """The name, as users know it, of the topic with this path."""
+    """The name, for users, of the topic with this path."""
     return str(records.topic_of(path)) if path.startswith(f"{records.MANAGED_LEDGERS}/") else path

@@ -1,8 +1,8 @@
-"""A node of the metadata tree, what may be asked of it, and its row in RocksDB.
+"""A node of the metadata tree, the operations on it, and its row in RocksDB.
 
     row = version (u64, big-endian) | value
 
-The row carries no checksum of its own: RocksDB checks each block of a table and each record of its log.
+The row has no checksum of its own: RocksDB checks each block of a table and each record of its log.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ VERSION_BYTES = 8
 
 
 class ValueTooLarge(PeerError):
-    """A value over `VALUE_BYTES_MAX`: properties or policies that a client sent are too big to keep."""
+    """The value is larger than `VALUE_BYTES_MAX`: a client sent too many properties or policies."""
 
     http_status = 413
 

@@ -1,8 +1,8 @@
-"""What the metadata tree holds: one struct for each kind of node, its JSON, and where it lives.
+"""The content of the metadata tree: one struct for each kind of node, its JSON, and its path.
 
 Each value is JSON that names the kind of the record and the version of its format:
-`{"record":"tenant",...,"format":1}`. A reader ignores fields that it does not know, fills absent ones with
-their defaults, and refuses a format version above its own. The table of paths is in docs/formats/metadata.md.
+`{"record":"tenant",...,"format":1}`. A reader ignores unknown fields, fills absent ones with their defaults,
+and refuses a format version above its own. The table of paths is in docs/formats/metadata.md.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from geminga.errors import CorruptData
 from geminga.names import NamespaceName, TopicName, decode_name, encode_name
 
 FORMAT_VERSION = 1
-"""Raised when an older reader would misunderstand a record; a new field with a default does not need it."""
+"""Raised when an older reader would misunderstand a record. A new field with a default does not
+need that.
+"""
 
 
 # JSON and not a binary form: an operator can read a damaged directory's metadata with any RocksDB tool.
@@ -26,22 +28,23 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="record"):
 
 
 class InstanceRecord(Record, frozen=True, tag="instance"):
-    """Whose data directory this is. Written once, when the directory is made."""
+    """The identity of a data directory, written once when it is created."""
 
     path: ClassVar[str] = "/instance"
 
     format_version: int
-    """Of the whole directory: keys, rows, and what the bookie keeps beside it."""
+    """The version of the whole directory: keys, rows, and the bookie's files."""
     instance_id: str
     cluster: str
     clock: Literal["real", "virtual"]
-    """Fixed for good: under a virtual clock due times are kept relative to the broker's stamps."""
+    """Fixed for good: under a virtual clock, due times are relative to the broker's stamps."""
     created_ms: int
 
 
 class BookieDirectoriesRecord(Record, frozen=True, tag="bookie-directories"):
-    """Where the bookie's files are: for good, since the order decides which ledger is where. Absolute paths,
-    or relative to the data directory. Absent if all is in the data directory.
+    """Where the bookie's files are. Fixed for good, because the order decides which ledger is in which
+    directory. Absolute paths, or relative to the data directory. Absent if all files are in the data
+    directory.
     """
 
     path: ClassVar[str] = "/bookie-directories"
@@ -65,7 +68,7 @@ class TenantRecord(Record, frozen=True, tag="tenant"):
 
 
 class NamespaceRecord(Record, frozen=True, tag="namespace"):
-    """`policies` is kept as the admin API's JSON object, unknown keys included."""
+    """`policies` is the admin API's JSON object, including unknown keys."""
 
     created_ms: int
     bundles: int = 4
@@ -90,8 +93,8 @@ class TopicPoliciesRecord(Record, frozen=True, tag="topic-policies"):
 
 
 class SchemaRecord(Record, frozen=True, tag="schema"):
-    """One version of a topic's schema, all its partitions'. `type` is the REST API's word. A version that is
-    `deleted` is a mark: it and all before it do not count.
+    """One version of the schema of a topic and all its partitions. `type` is the REST API's word. A version
+    that is `deleted` is a mark: it and all earlier versions do not count.
     """
 
     type: str
@@ -102,13 +105,13 @@ class SchemaRecord(Record, frozen=True, tag="schema"):
 
 
 class DocumentRecord(Record, frozen=True, tag="document"):
-    """Something that an operator has set, as the admin API's JSON."""
+    """A document that an operator has set, as the admin API's JSON."""
 
     value: Any = None
 
 
 class LedgerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One ledger of a topic. Of the newest, still open one `closed_ms` is 0 and the counts are not kept."""
+    """One ledger of a topic. For the newest, open ledger `closed_ms` is 0 and the counts are not stored."""
 
     ledger_id: int
     entries: int = 0
@@ -126,10 +129,10 @@ class ManagedLedgerRecord(Record, frozen=True, tag="managed-ledger"):
 
 
 class CursorRecord(Record, frozen=True, tag="cursor"):
-    """A subscription's cursor. Its newest state is the last entry of `cursor_ledger_id`; -1: `mark_delete` is
-    all.
+    """A subscription's cursor. Its newest state is the last entry of `cursor_ledger_id`; with -1,
+    `mark_delete` is the whole state.
 
-    `mark_delete` is a (ledger, entry) pair as of the last write of this record.
+    `mark_delete` is a (ledger, entry) pair at the last write of this record.
     """
 
     # A fallback only: acknowledgements go to the cursor ledger, since each write of this record is a sync of
@@ -142,7 +145,7 @@ class CursorRecord(Record, frozen=True, tag="cursor"):
 
 
 class LedgerRecord(Record, frozen=True, tag="ledger"):
-    """The owner of a ledger on the bookie. Synced before the ledger's first entry; gone only after the
+    """The owner of a ledger on the bookie. Synced before the ledger's first entry; deleted only after the
     ledger.
     """
 
@@ -160,7 +163,9 @@ def encode(record: Record) -> bytes:
 
 
 def decode(kind: type[R], value: bytes, path: str) -> R:
-    """The record in a value. CorruptData, naming `path`, if it is another kind, newer, or no record."""
+    """The record in a value. Raises CorruptData, naming `path`, if the value is another kind of record,
+    newer, or no record.
+    """
     try:
         record = msgspec.json.decode(value, type=kind)
     # All that damaged or hostile JSON can raise: nested a thousand times, or with bytes that are not UTF-8.
@@ -206,26 +211,26 @@ def partitioned_topic_path(name: TopicName) -> str:
 
 
 def topic_policies_path(name: TopicName) -> str:
-    """Of a partition: its partitioned topic's."""
+    """The path for a topic; a partition has that of its partitioned topic."""
     # One record for all partitions, as in Pulsar, where policies are set for the partitioned topic.
     return f"{TOPIC_POLICIES}/{name.partitioned_name.path}"
 
 
 def schemas_path(name: TopicName) -> str:
-    """Its children are the versions of a topic's schema, whatever its domain and partition."""
+    """The children are the versions of a topic's schema, for any domain and partition."""
     local = name.partitioned_name.local
     # Without the domain, as Pulsar's schema ids: `TopicName.getSchemaName` is tenant/namespace/local name.
     return f"{SCHEMAS}/{encode_name(name.tenant)}/{encode_name(name.namespace.local)}/{encode_name(local)}"
 
 
 def schema_path(name: TopicName, version: int) -> str:
-    """Padded so that versions are listed in their order."""
+    """The version is padded so that versions are listed in their order."""
     assert version >= 0
     return f"{schemas_path(name)}/{version:020d}"
 
 
 def document_path(kind: str, *names: str) -> str:
-    """Without names: the node whose children are the documents of a kind."""
+    """Without names, the node whose children are the documents of a kind."""
     return "/".join((DOCUMENTS, kind, *map(encode_name, names)))
 
 

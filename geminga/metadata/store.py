@@ -1,8 +1,8 @@
 """The metadata tree: versioned values under slash-separated paths, committed in groups, durable when
 acknowledged.
 
-A node needs no parent: `/a/b` may exist without `/a`, and deleting `/a` leaves `/a/b`. Reads answer from what
-is durable and never wait for the writer. The format on disk is described in docs/formats/metadata.md.
+A node needs no parent: `/a/b` may exist without `/a`, and deleting `/a` leaves `/a/b`. Reads return durable
+state and never wait for the writer. docs/formats/metadata.md describes the format on disk.
 """
 
 from __future__ import annotations
@@ -46,12 +46,14 @@ __all__ = [
 
 
 CHILDREN_AT_ONCE: Final = 500
-"""About half a millisecond."""
+"""About half a millisecond of work."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StoreStatistics:
-    """Counts since the store was made. `groups` is the number of synced batches; `queued` waits for one."""
+    """Counts since the store was opened. `groups` is the number of synced batches; `queued` requests wait
+    for one.
+    """
 
     requests: int
     groups: int
@@ -83,11 +85,10 @@ class MetadataStore:
         self._conflicts = 0
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Commit what is queued, until cancelled. A failed write raises StorageError here and to every
-        waiter.
+        """Commit queued writes, until cancelled.
 
-        Cancelling lets the group that is being committed finish; what is still queued then is refused with
-        StorageError, as is every later write.
+        A failed write raises StorageError here and in every waiter. Cancelling lets the current group
+        finish. Writes that are still queued, and every later one, are refused with StorageError.
         """
         try:
             await self._writer.run(task_status)
@@ -101,15 +102,16 @@ class MetadataStore:
         return self._get(key_of(path))
 
     def children(self, path: str) -> list[str]:
-        """Last path components of the durable direct children of `path` ("/" is the root), sorted.
+        """Names of the durable direct children of `path` ("/" is the root), sorted. Reads one row for each
+        child, however many nodes are below.
 
-        Costs one row read for each child, whatever lies below. CorruptData, never a list cut short.
+        Raises CorruptData, and never returns an incomplete list.
         """
         return list(self.each_child(path))
 
     def each_child(self, path: str) -> Iterator[str]:
-        """The same one after the other, read `CHILDREN_AT_ONCE` at a time: what changes behind the last one
-        that was read is seen.
+        """As `children`, one after the other, read `CHILDREN_AT_ONCE` at a time. Sees changes behind the
+        last child that was read.
         """
         start, end = children_range(path)
         skip = len(start)
@@ -129,7 +131,7 @@ class MetadataStore:
             start = after
 
     def is_empty(self) -> bool:
-        """Whether no node is durable."""
+        """Whether the store has no durable node."""
         start, end = everything()
         for key, _ in self._key_value.scan(start, end):
             # A row may be of a batch that is not synced yet, or be deleted by one: `durable` has the last
@@ -143,8 +145,8 @@ class MetadataStore:
         """A channel of the durable changes of the nodes `prefixes` and below, in order, while the context is
         open.
 
-        Bounded: a watcher that falls behind gets one RESYNC instead of what it missed, and must read again.
-        The channel ends when the store stops.
+        Bounded: a watcher that falls behind gets one RESYNC instead of the missed changes, and must read
+        again. The channel ends when the store stops.
         """
         with self._watchers.watch(*prefixes) as receive:
             yield receive
@@ -163,7 +165,7 @@ class MetadataStore:
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """What is on disk stays as it is while the context is open; writes wait for its end."""
+        """While the context is open, nothing on disk changes; writes wait for its end."""
         async with self._writer.paused():
             yield
 
@@ -172,22 +174,23 @@ class MetadataStore:
     async def put(self, path: str, value: bytes, expected_version: int | None = ANY_VERSION) -> int:
         """Write the node and return its new version; durable on return.
 
-        BadVersion unless the node has `expected_version` (MUST_NOT_EXIST: is absent; ANY_VERSION: always
-        written). The write that came first is durable by then: a second read sees it. ValueTooLarge,
-        StorageError. Cancelled while it waits for room: nothing happens. Cancelled later: written all the
-        same.
+        Raises BadVersion unless the node has `expected_version` (MUST_NOT_EXIST: is absent; ANY_VERSION:
+        always written). The earlier write is durable by then, so a second read sees it. Raises
+        ValueTooLarge, StorageError. If cancelled while it waits for room, nothing happens; if cancelled
+        later, the node is written all the same.
         """
         return (await self.transact([Put(path, value, expected_version)]))[0]
 
     async def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> None:
-        """Remove the node; durable on return. KeyMissing, BadVersion, else as `put`. Its children stay."""
+        """Remove the node; durable on return. Raises KeyMissing, BadVersion, and as `put`. Its children
+        remain.
+        """
         await self.transact([], [Delete(path, expected_version)])
 
     async def transact(self, puts: Sequence[Put], deletes: Sequence[Delete] = ()) -> list[int]:
-        """Do all or nothing with one synced write; returns the new versions of the puts. Each path at most
-        once.
+        """Write all or nothing with one sync; returns the new versions of the puts. Each path at most once.
 
-        Errors and cancelling as `put` and `delete`.
+        Errors and cancelling as for `put` and `delete`.
         """
         size_bytes = 0
         for put in puts:
@@ -211,7 +214,7 @@ class MetadataStore:
         return [write.after.version for write in writes if write.after is not None]
 
     def _plan(self, puts: Sequence[Put], deletes: Sequence[Delete]) -> list[Write]:
-        """The writes, versions checked against the newest state, unfinished requests included."""
+        """The writes, with versions checked against the newest state, including unfinished requests."""
         writes = []
         for path, value, expected in puts:
             key = key_of(path)

@@ -1,4 +1,4 @@
-"""Watches of the metadata tree: they report changes, and never make a write wait for a slow watcher."""
+"""Watches of the metadata tree. They report changes, and never make a write wait for a slow watcher."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import trio
 from geminga.metadata.keys import is_within
 
 WATCH_CHANGES_MAX = 256
-"""How many changes a watcher may be behind before they are folded into one RESYNC."""
+"""How many changes a watcher may lag behind before one RESYNC replaces them."""
 
 
 class ChangeKind(enum.Enum):
@@ -20,11 +20,12 @@ class ChangeKind(enum.Enum):
     MODIFIED = "modified"
     DELETED = "deleted"
     RESYNC = "resync"
-    """More changed than the watcher kept up with: read everything below the watched prefixes again."""
+    """The watcher has missed changes: read everything below the watched prefixes again."""
 
 
 class Change(NamedTuple):
-    """One durable change. `version` is the node's new version; of a deleted node the last one; of RESYNC -1.
+    """One durable change. `version` is the node's new version; for a deleted node the last one; for RESYNC
+    -1.
 
     `path` of a RESYNC is the first watched prefix.
     """
@@ -65,7 +66,7 @@ class _Watcher:
 
 
 class Watchers:
-    """The open watches of one store. Everything here runs on the trio loop and never waits."""
+    """The open watches of one store. All methods run on the trio loop and never wait."""
 
     def __init__(self, changes_max: int = WATCH_CHANGES_MAX) -> None:
         self._changes_max = changes_max
@@ -97,7 +98,7 @@ class Watchers:
                 watcher.offer(change)
 
     def close(self) -> None:
-        """End every channel after what it holds; later watches get an ended channel too."""
+        """End every channel after its queued changes; later watches get an ended channel."""
         self._closed = True
         for watcher in self._watchers:
             watcher.send.close()

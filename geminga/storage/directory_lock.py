@@ -1,4 +1,4 @@
-"""Which process has a directory: an advisory lock on a file in it. Behind `disk.py`."""
+"""An advisory lock on a file, which shows which process owns a directory. Behind `disk.py`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from geminga.storage.real_file import FILE_MODE
 
 
 class RealDirectoryLock:
-    """An advisory lock on the file `lock` in the directory; it holds the owner's process id as text.
+    """An advisory lock on the file `lock` in the directory, which has the owner's process id as text.
 
-    The system lets it go when the process ends, however it ends.
+    The system releases the lock when the process ends, however it ends.
     """
 
     def __init__(self, path: str) -> None:
@@ -40,12 +40,14 @@ class RealDirectoryLock:
         self._file = file
 
     def release(self) -> None:
-        """Unlock. The file stays: if it were removed, two later owners could lock different files."""
+        """Unlock. The file is kept: if it were removed, two later owners could lock different files."""
         self._file.close()
 
 
 def _open_lock(name: str) -> io.FileIO:
-    """Created if absent; emptied by the process that gets the lock, so it has to be a file of its own."""
+    """Open the lock's file; create it if absent. The process that gets the lock empties the file, so it must
+    have no other use.
+    """
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     # The owner's number is written by truncating the file, so a link planted here would empty its target.
     refused = f"{name}: is a link or no file, and its target would be emptied: remove it, and start again"
@@ -63,7 +65,7 @@ def _open_lock(name: str) -> io.FileIO:
 
 
 def _owner(file: io.FileIO) -> str:
-    """What the lock's file says; "" if it cannot be read."""
+    """The owner's process id in the lock's file; "" if it cannot be read."""
     with contextlib.suppress(OSError):
         file.seek(0)
         return file.read(20).decode("ascii", "replace").strip()

@@ -1,15 +1,15 @@
-"""The only door to files. Everything that opens, writes, syncs or renames a file calls a `Disk`.
+"""The only way to files. All code that opens, writes, syncs or renames a file calls a `Disk`.
 
-The real disk is below, with its files in `real_file.py` and its lock in `directory_lock.py`;
+The real disk is below, with its files in `real_file.py` and its lock in `directory_lock.py`.
 `simulation.disk.sim_disk` has one that crashes. Both keep these promises:
 
-- What was written is durable once `File.sync` has returned; a name (created, renamed, unlinked) once
-  `sync_directory` of its directory has returned.
+- Written bytes are durable once `File.sync` has returned. A name (created, renamed, unlinked) is durable
+  once `sync_directory` of its directory has returned.
 - A failure is a `StorageError` that names the file. A failed sync is final: the kernel may have dropped the
-  pages and called them clean, so a second sync would lie. The caller stops using the file.
+  pages and marked them clean, so a second sync would falsely succeed. The caller stops using the file.
 
-Methods block. On the event loop only those that do no I/O worth waiting for may be called; all else goes
-through `Disk.run`.
+Methods block. The event loop may only call methods without significant I/O; all others go through
+`Disk.run`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from geminga.storage.real_file import FILE_MODE, Buffer, RealFile
 T = TypeVar("T")
 
 WORKERS_MAX = 8
-"""Blocking calls that may be under way at once through `RealDisk.run`."""
+"""The limit of blocking calls that `RealDisk.run` runs at a time."""
 DIRECTORY_MODE = 0o700
 """As `FILE_MODE`, for directories."""
 
@@ -55,7 +55,7 @@ class File(Protocol):
     def pwrite(self, offset: int, data: Buffer) -> None: ...
 
     def pwrite_many(self, offset: int, parts: Sequence[Buffer]) -> None:
-        """Write all parts, one after the other, from `offset`."""
+        """Write all parts, one after the other, from `offset` on."""
         ...
 
     def pread(self, offset: int, length: int) -> bytes:
@@ -75,7 +75,7 @@ class File(Protocol):
     def truncate(self, length: int) -> None: ...
 
     def drop_cache(self, offset: int, length: int) -> None:
-        """A hint: these synced bytes will not be read soon, the page cache may let them go."""
+        """A hint: these synced bytes will not be read soon, so the page cache may drop them."""
         ...
 
     def close(self) -> None: ...
@@ -92,7 +92,7 @@ class Disk(Protocol):
 
     @property
     def descriptors(self) -> DescriptorWait:
-        """What to do when nothing can be opened; for what opens files of its own, too."""
+        """What to do when no file can be opened. Code that opens files of its own uses it, too."""
         ...
 
     def create(self, path: str) -> File:
@@ -116,55 +116,59 @@ class Disk(Protocol):
         ...
 
     def make_directory(self, path: str) -> None:
-        """Create it and its parents, all durable on return; nothing happens if it exists."""
+        """Create the directory and its parents, all durable on return. Does nothing if it exists."""
         ...
 
     def close_to_others(self, path: str) -> None:
-        """Take group and others off a directory that an earlier version made: all below is out of their reach
-        then. Left as it is where the system refuses.
+        """Deny group and others access to a directory of an earlier version, and so to all files below it.
+        Does nothing if the system refuses.
         """
         ...
 
     def sync_directory(self, path: str) -> None: ...
 
     def identity(self, path: str) -> tuple[int, int] | None:
-        """Which directory or file the path leads to: the same for as long as that one is there under this
-        name. None if there is none.
+        """The identity of the directory or file at the path: constant as long as that file has this name.
+        None if there is none.
         """
         ...
 
     def free_bytes(self, path: str) -> int:
-        """What this user may still write there."""
+        """Bytes that this user may still write."""
         ...
 
     def total_bytes(self, path: str) -> int:
-        """Free and used together, without what is reserved for others."""
+        """Free and used bytes together, without those reserved for other users."""
         ...
 
     def read_file(self, path: str) -> bytes: ...
 
     def replace_file(self, path: str, data: bytes) -> None:
-        """After a crash the file holds either what it held before or all of `data`; durable on return."""
+        """Replace a file's content; durable on return. After a crash the file has either its old content or
+        all of `data`.
+        """
         ...
 
     def lock(self, path: str) -> DirectoryLock:
-        """Claim the directory for this process; DirectoryInUse names the process that has it."""
+        """Claim the directory for this process. Raises DirectoryInUse, which names the process
+        that owns it.
+        """
         ...
 
     async def run(self, function: Callable[..., T], *args: object) -> T:
-        """Call `function(*args)` where blocking is allowed. Cancelling waits for the call to finish."""
+        """Call `function(*args)` on a thread that may block. Cancelling waits for the call to finish."""
         ...
 
 
 class RealDisk:
     """The machine's own file systems.
 
-    An open that fails for want of descriptors or memory raises OutOfDescriptors at once. Between
-    `descriptors.begin` and `descriptors.stop` it is tried until it succeeds instead, except on the event
-    loop: the storage stands still meanwhile, and nothing is lost.
+    An open that fails for lack of descriptors or memory raises OutOfDescriptors at once. Between
+    `descriptors.begin` and `descriptors.stop` it is retried until it succeeds, except on the event loop:
+    storage waits meanwhile, and nothing is lost.
 
-    Files and directories that it creates are for their owner alone, unless `for_owner` is False: then the
-    process' mask decides, as for what any program writes for its user.
+    New files and directories are for their owner alone. With `for_owner` False the process' mask decides, as
+    for the output of any program.
     """
 
     def __init__(self, *, for_owner: bool = True) -> None:
@@ -275,12 +279,12 @@ class RealDisk:
         self.sync_directory(os.path.dirname(path) or ".")
 
     def remove_tree(self, path: str) -> None:
-        """The directory and all below it, links themselves and not what they lead to."""
+        """Delete the directory and everything below it; links are deleted, not followed."""
         with translated("delete", path):
             shutil.rmtree(path)
 
     def size_of(self, path: str) -> int:
-        """Of a file that need not be opened for it."""
+        """The size of a file, without opening it."""
         with translated("look", path):
             return os.stat(path).st_size
 
@@ -301,7 +305,7 @@ class RealDisk:
             return RealFile(path, descriptor)
 
     def _opened(self, call: Callable[[], T], doing: str, path: str) -> T:
-        """What `call` opens. StorageError, OutOfDescriptors among them."""
+        """The file that `call` opens. Raises StorageError, including OutOfDescriptors."""
         attempts = Attempts(self.descriptors, path, doing)
         while True:
             try:

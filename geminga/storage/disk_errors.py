@@ -1,4 +1,4 @@
-"""What a disk's failures are to the rooms above: `StorageError`s that name the file."""
+"""Turns a disk's failures into `StorageError`s that name the file."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class DirectoryInUse(StorageError):
 
 
 class DiskFull(StorageError):
-    """No space left: nothing was promised, and freeing space helps."""
+    """No space is left: nothing was promised, and freeing space helps."""
 
 
 def storage_error(error: OSError, doing: str, path: str) -> StorageError:
-    """Ours for the system's, with the file's name and the system's own words."""
+    """A StorageError for the system's error, with the file's name and the system's text."""
     text = f"{path}: cannot {doing}: {error.strerror or error}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFull(text)
@@ -27,7 +27,7 @@ def storage_error(error: OSError, doing: str, path: str) -> StorageError:
 
 @contextlib.contextmanager
 def translated(doing: str, path: str) -> Iterator[None]:
-    """An OSError of the block as a StorageError: it could not do this to that file."""
+    """Raise an OSError of the block as a StorageError, which names the failed operation and the file."""
     try:
         yield
     except OSError as error:

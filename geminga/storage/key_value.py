@@ -1,7 +1,7 @@
-"""The only door to RocksDB: an ordered map from bytes to bytes with atomic batches.
+"""The only way to RocksDB: an ordered map from bytes to bytes with atomic batches.
 
-`rocksdb.py` has the database itself, and the facts about its binding. Here a call that meets a shortage of
-descriptors or memory is retried where that is allowed, and the first failed write is final.
+`rocksdb.py` has the database itself, and facts about its binding. Here a call that fails for lack of
+descriptors or memory is retried if that is allowed, and the first failed write is final.
 """
 
 from __future__ import annotations
@@ -18,24 +18,26 @@ from geminga.storage.rocksdb import BlockCache, Database, Scan, is_closed, trans
 T = TypeVar("T")
 
 REOPENING_FILES = 4
-"""What opening a database again needs beside the descriptors that closing it released."""
+"""The files that opening a database again needs beside the descriptors that closing it has released."""
 
 
 class KeyValue(Protocol):
     """An ordered map. Keys compare as unsigned bytes. One writer thread at a time; readers on any thread."""
 
     def get(self, key: bytes) -> bytes | None:
-        """The value or None. Sees each earlier `write`, synced or not. CorruptData: its block is damaged."""
+        """The value or None. Sees each earlier `write`, synced or not. Raises CorruptData if its block is
+        damaged.
+        """
         ...
 
     def write(
         self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes] = (), *, sync: bool
     ) -> None:
-        """Apply all or nothing, puts first. With `sync` this and all earlier writes survive a power cut on
-        return.
+        """Apply a batch, puts first: all or nothing.
 
-        Without it a crash may forget the write, but never an earlier one without this one. After a failure
-        the map refuses every further write with StorageError: what the failed one left on disk is unknown.
+        With `sync`, this and all earlier writes are durable on return. Without it, a crash may lose the
+        write, but never an earlier one without this one. After a failure the map refuses every further write
+        with StorageError, because the state of the failed one on disk is unknown.
         """
         ...
 
@@ -58,27 +60,31 @@ class KeyValue(Protocol):
     def memory_bytes(self) -> int: ...
 
     def close(self) -> None:
-        """Make all earlier writes durable and let the directory go. Scans still open raise StorageError."""
+        """Make all earlier writes durable and release the directory. Open scans raise StorageError
+        afterwards.
+        """
         ...
 
 
 class RocksKeyValue:
-    """A RocksDB directory, created if absent. RocksDB syncs what is inside it; the directory's own entry in
-    its parent is for the caller to sync (`Disk.make_directory`).
+    """A RocksDB directory, created if absent. RocksDB syncs its content; the caller syncs the directory's
+    own entry in its parent (`Disk.make_directory`).
 
-    Raises StorageError if another process has the directory open, CorruptData if a file that it names is
-    missing or its write-ahead log or manifest is damaged (a torn last record is no damage: it was never
-    acknowledged). `get` and short scans
-    may read from disk; `write(sync=True)`, `flush` and `close` wait for it and belong on a thread. `write`
-    and `flush` let other threads run while they sync.
+    Raises StorageError if another process has the directory open. Raises CorruptData if a file that the
+    database names is missing, or if its write-ahead log or manifest is damaged. A torn last record is no
+    damage, because it was never acknowledged.
 
-    Where RocksDB lacks descriptors or memory to open a file, `descriptors` says whether to wait. Reads are
-    tried again. So are writes, after the database was closed and opened in its place: nothing is confirmed
-    before, and reads wait meanwhile. OutOfDescriptors if there is no waiting; for a write that is final, as
-    any failure. A scan that was under way gets it, too, if it cannot go on as of its start.
+    `get` and short scans may read from disk. `write(sync=True)`, `flush` and `close` wait for the disk and
+    belong on a thread. `write` and `flush` let other threads run while they sync.
 
-    With `read_only` no byte of the directory changes: what is in the write-ahead log is read into memory,
-    and writes raise StorageError. It must exist, and the caller ensures that no process writes meanwhile.
+    If RocksDB lacks descriptors or memory to open a file, `descriptors` decides whether to wait. Reads are
+    retried. Writes are retried after the database was closed and opened again: nothing is confirmed before,
+    and reads wait meanwhile. Without waiting, calls raise OutOfDescriptors; for a write that is final, like
+    any failure. A scan that was under way raises it, too, if it cannot continue with the state of its start.
+
+    With `read_only` no byte of the directory changes: the write-ahead log is read into memory, and writes
+    raise StorageError. The directory must exist, and the caller ensures that no process writes to it
+    meanwhile.
     """
 
     def __init__(
@@ -99,7 +105,7 @@ class RocksKeyValue:
         # later sync may report success for pages that the kernel has dropped.
         self._closed = False
         self._writing = threading.Lock()
-        """Held by every call that may find that the database has to be opened again."""
+        """Held by every call that may have to open the database again."""
         self._gate = threading.Lock()
         """Held by each read, which keeps the interpreter lock anyway, and while the database is replaced."""
         cache = block_cache or BlockCache(block_cache_bytes)
@@ -157,10 +163,11 @@ class RocksKeyValue:
             self._change(self._database.sync, "sync")
 
     def checkpoint(self, path: str) -> None:
-        """Make `path` a database with everything that was written so far, durable on return; its parent's
-        entry is for the caller to sync. Tables are linked, not copied, where that is the same disk.
+        """Create a database at `path` with everything that was written so far, durable on return. The caller
+        syncs the entry in its parent.
 
-        Blocking: it waits for a flush, and writes wait for it. StorageError if `path` exists.
+        Tables are linked, not copied, if that is the same disk. Blocking: waits for a flush, and writes wait
+        for this. Raises StorageError if `path` exists.
         """
         with self._writing:
             self._check_writable()
@@ -169,8 +176,8 @@ class RocksKeyValue:
             self._change(lambda: self._database.checkpoint(path), f"copy to {path}", is_final=False)
 
     def memory_bytes(self) -> int:
-        """Write buffers, table readers and this database's whole block cache (shared or not), as RocksDB
-        counts.
+        """Bytes of write buffers, table readers and the database's whole block cache (shared or not), as
+        RocksDB counts them.
         """
         # The gate, since the database may be closed for a moment while it is replaced.
         with self._gate:
@@ -205,7 +212,7 @@ class RocksKeyValue:
     # ---- when nothing can be opened
 
     def _read(self, call: Callable[[], T]) -> T:
-        """Call it until it finds its tables and the database open."""
+        """Make the call, and repeat it until it finds its tables and the database open."""
         attempts: Attempts | None = None
         while True:
             try:
@@ -219,7 +226,7 @@ class RocksKeyValue:
                 return result
 
     def _read_failed(self, error: Exception, doing: str, attempts: Attempts | None) -> Attempts:
-        """Return when it may be tried again; raise if not."""
+        """Return when the read may be retried; raise the error otherwise."""
         reason = self._database.shortage(error)
         if not reason:
             raise self._translate(error, doing) from None
@@ -228,8 +235,9 @@ class RocksKeyValue:
         return attempts
 
     def _change(self, call: Callable[[], None], doing: str, *, is_final: bool = True) -> None:
-        """Call it, with the database opened again before each retry. What failed for any other reason than a
-        shortage, or must not be waited for, leaves it refusing writes if `is_final`.
+        """Make the call, and repeat it after opening the database again. If the call fails for another
+        reason than a shortage, or if waiting is not allowed, and `is_final` is set, the database refuses
+        writes from then on.
         """
         attempts: Attempts | None = None
         while True:
@@ -255,7 +263,7 @@ class RocksKeyValue:
                 raise
 
     def _open_again(self, reason: str, attempts: Attempts) -> None:
-        """Blocking. While there is no hope of opening it again, it stays open for readers."""
+        """Blocking. Unless it can probably be opened again, the database stays open for readers."""
         attempts.failed(reason)
         # Closed too early, it could not be opened again, and readers would lose what they still can read.
         while not can_open(REOPENING_FILES):

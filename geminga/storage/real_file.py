@@ -14,7 +14,7 @@ from geminga.storage.disk_errors import translated
 Buffer = bytes | bytearray | memoryview
 
 FILE_MODE = 0o600
-"""What holds messages is its owner's alone; the process' mask may take more away."""
+"""Files with messages are for their owner alone; the process' mask may restrict them further."""
 _VECTORS_MAX = 1024
 
 

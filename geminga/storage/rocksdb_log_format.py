@@ -1,8 +1,8 @@
-"""RocksDB's log files (the write-ahead log and the manifest), read only to tell a torn end from damage.
+"""Reads RocksDB's log files (the write-ahead log and the manifest) to distinguish a torn end from damage.
 
-RocksDB itself cannot: a flipped bit in a record's length makes the record seem cut off, and all that was
-synced after it is forgotten without a word; a flipped bit in a record's type can make it loop for ever. So
-before it may open a directory, its logs are read here.
+RocksDB itself cannot do this. A flipped bit in a record's length makes the record seem cut off, and RocksDB
+silently forgets everything that was synced after it. A flipped bit in a record's type can make it loop for
+ever. So its logs are read here before RocksDB may open a directory.
 
     file   = blocks of 32,768 bytes; a block's last bytes, fewer than 7, are zero
     record = crc (u32, CRC-32C of type and payload, masked) | length (u16) | type (u8) | payload
@@ -10,7 +10,7 @@ before it may open a directory, its logs are read here.
 
 A write-ahead log's payload is a batch: first sequence number (u64), count (u32), operations. After each sync
 `geminga.storage.key_value` logs a batch of one operation, the deletion of a key that does not exist,
-`synced_marker(sequence)`: all up to that sequence number was durable by then. A damaged place before such a
+`synced_marker(sequence)`: everything up to that sequence number was durable by then. So damage before such a
 number is no torn end.
 """
 
@@ -26,7 +26,8 @@ BLOCK_BYTES: Final = 32_768
 HEADER_BYTES: Final = 7
 WHOLE, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 RECYCLED_TYPES = range(5, 9)
-"""Written only with an option that we do not set. RocksDB never returns from reading one in a log like ours.
+"""Record types that need an option which Geminga does not set. RocksDB never returns from reading one in a
+log like ours.
 """
 
 _MASK_DELTA: Final = 0xA282EAD8
@@ -39,7 +40,7 @@ _MARKER_OPERATION: Final = bytes((_DELETION, len(_MARKER_PREFIX) + 8)) + _MARKER
 
 
 def synced_marker(sequence: int) -> bytes:
-    """The key whose deletion says: every operation up to `sequence` is durable."""
+    """The key whose deletion states that every operation up to `sequence` is durable."""
     return _MARKER_PREFIX + sequence.to_bytes(8, "big")
 
 
@@ -60,7 +61,7 @@ class Damage(NamedTuple):
 
 
 def read_log(content: bytes) -> Iterator[Part | Damage]:
-    """Intact records and the places between them that are none, in order. Zeros at the end are no item."""
+    """Intact records and the damaged parts between them, in order. Zeros at the end are no item."""
     # Zeros are what preallocated space and a torn write leave; they say nothing of damage.
     offset, size = 0, len(content.rstrip(b"\0"))
     while offset < size:
@@ -141,7 +142,7 @@ def damage_in_manifest(content: bytes) -> int | None:
 
 
 class WriteAheadCheck:
-    """Looks through the write-ahead logs of a directory, oldest first, for damage to what was synced."""
+    """Checks the write-ahead logs of a directory, oldest first, for damage to synced bytes."""
 
     def __init__(self) -> None:
         self._next_sequence = 0
@@ -149,7 +150,7 @@ class WriteAheadCheck:
         self._suspect: tuple[str, int, int] | None = None
 
     def add(self, name: str, content: bytes) -> tuple[str, int] | None:
-        """(name, offset) of damage to something that was synced, as far as the files up to this one tell."""
+        """(name, offset) of damage to synced bytes, as far as the files up to this one show it."""
         begun: list[bytes] = []
         for item in read_log(content):
             if isinstance(item, Damage):
@@ -171,7 +172,7 @@ class WriteAheadCheck:
         return None
 
     def _batch(self, batch: bytes) -> bool:
-        """Take note of a batch; True if it proves that the suspect place had been synced."""
+        """Note a batch; True if it proves that the suspect bytes had been synced."""
         if len(batch) < _BATCH_HEADER_BYTES:
             return False
         first = int.from_bytes(batch[:8], "little")

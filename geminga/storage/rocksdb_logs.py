@@ -1,4 +1,4 @@
-"""A look at a RocksDB directory's logs before RocksDB may read them."""
+"""Checks the logs of a RocksDB directory before RocksDB may read them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from geminga.storage.rocksdb_log_format import WriteAheadCheck, damage_in_manife
 
 
 def check_logs(path: str) -> None:
-    """CorruptData if a log of this directory is damaged in a place that had been synced, or all write-ahead
-    logs are gone.
+    """Raise CorruptData if synced bytes of a log in this directory are damaged, or all write-ahead logs are
+    gone.
 
-    Each opening makes a new one, and syncs its name, before an older one goes: where there are tables there
-    was a log.
+    Each opening creates a new log, and syncs its name, before an older one is deleted. So a directory with
+    tables had a log.
     """
     disk = RealDisk()
     if not disk.exists(path):

@@ -1,4 +1,4 @@
-"""How RocksDB is set up, and how many files one database may have open."""
+"""RocksDB's options, and the number of files that one database may have open."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ if sys.platform != "win32":
     import resource
 
 OPEN_FILES_MAX, OPEN_FILES_MIN = 64, 20
-"""How many files a database keeps open; RocksDB takes no less than the latter."""
+"""How many files a database keeps open; RocksDB accepts no lower limit than the latter."""
 UNCOUNTED_FILES = 16
-"""What it opens beside them for a while: logs, the manifest, tables that are written, those of long scans."""
+"""Files that are open for a while beside these: logs, the manifest, tables that are written or used by long
+scans.
+"""
 WAL_BYTES_MAX_FACTOR = 4
 """The write-ahead log may grow to this many write buffers before RocksDB flushes the oldest."""
 
 
 def open_files_max(process_files_max: int) -> int:
-    """How many files one database keeps open, in a process that may have so many open."""
+    """How many files one database keeps open, in a process that may have this many open."""
     return min(OPEN_FILES_MAX, max(OPEN_FILES_MIN, process_files_max // 16))
 
 
 def database_files_max(process_files_max: int) -> int:
-    """The most that one database has open at any time."""
+    """The limit of files that one database has open at any time."""
     return open_files_max(process_files_max) + UNCOUNTED_FILES
 
 

@@ -213,7 +213,7 @@ class MemoryStatistics(msgspec.Struct, frozen=True, kw_only=True):
     publish_waits: int = 0
     """How often a connection was not read because bytes from publishers were not durable yet."""
     tail_entries_served: int = 0
-    """Entries that were read from the tail cache."""
+    """Entries that were read from the tail cache; their bytes follow."""
     tail_bytes_served: int = 0
     tail_entries_missed: int = 0
     """Entries that had to be read from the bookie, including its caches."""
