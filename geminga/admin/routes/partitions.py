@@ -33,6 +33,7 @@ from geminga.admin.statistics.stats_json import PartitionedMetadata, Partitioned
 from geminga.admin.view.broker import BrokerIdentity
 from geminga.admin.view.statistics import StatisticsView
 from geminga.admin.view.topics import TopicsView
+from geminga.broker.flow.slices import Pace
 from geminga.broker.policies.namespaces import Namespaces
 from geminga.errors import Conflict, GemingaError, NamespaceNotFound, PeerError, TopicNotFound
 from geminga.names import PARTITION_SUFFIX, TopicName
@@ -145,8 +146,9 @@ class PartitionRoutes:
         self, request: Request, parts: Sequence[TopicName], total: PartitionedTotal
     ) -> AsyncGenerator[tuple[str, object], None]:
         owner = Addresses(self._broker, request.local_host).broker
-        asked = stats_asked(request)
+        asked, pace = stats_asked(request), Pace()
         for part in parts:
+            await pace.turn()
             shown = await shown_statistics(self._statistics, part, owner, asked)
             total.add(shown)
             yield str(part), shown
@@ -157,7 +159,9 @@ class PartitionRoutes:
         metadata = self._metadata(topic)
 
         async def shown() -> AsyncGenerator[tuple[str, object], None]:
+            pace = Pace()
             for part in parts:
+                await pace.turn()
                 found = await self._statistics.of_ledgers(part)
                 yield str(part), internal_stats_json(found, await self._statistics.readers(part))
 
