@@ -23,7 +23,8 @@ class TopicListWatch:
         self._outbox = outbox
         self._lists = lists
         self._list: PatternList | None = None
-        self._is_answered = False
+        self.is_answered = False
+        """Before the first answer nothing is pushed: clients do not know the watcher's id until then."""
 
     async def begin(self, namespace: NamespaceName, text: str, pattern: TopicsPattern) -> None:
         """Start the watch. Raises as `TopicLists.watch`. If this fails or is cancelled, nothing
@@ -44,14 +45,11 @@ class TopicListWatch:
         self._outbox.write(
             encoder.topic_list_watched(request_id, self._watcher_id, [] if known else names, digest)
         )
-        self._is_answered = True
+        self.is_answered = True
 
     def changed(self, added: list[str], deleted: list[str], digest: str) -> None:
-        """Push a change. Before the first answer nothing is pushed: the answer's list includes the change,
-        and clients do not know the watcher's id until then.
-        """
-        if self._is_answered:
-            self._outbox.write(encoder.topic_list_changed(self._watcher_id, added, deleted, digest))
+        """Push a change; only after the first answer."""
+        self._outbox.write(encoder.topic_list_changed(self._watcher_id, added, deleted, digest))
 
     def end(self) -> None:
         """End the watch. May be repeated."""

@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import logging
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 import trio
 
-from geminga.broker.flow.slices import matching, sorted_names
+from geminga.broker.flow.slices import Pace, in_slices, matching, sorted_names
 from geminga.errors import GemingaError, NotAllowed
 from geminga.metadata import records
 from geminga.metadata.watch import ChangeKind
@@ -36,8 +36,17 @@ then, as it does with brokers that know no watches.
 """
 
 
+LOOKED_MAX = 100
+"""Names between two turns of the loop: about a millisecond."""
+
+
 class Watch(Protocol):
     """One client's watch."""
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether its client has the list, and is to be told of changes."""
+        ...
 
     def changed(self, added: list[str], deleted: list[str], digest: str) -> None:
         """`added` and `deleted` are sorted; `digest` is that of the whole list now. Must not wait."""
@@ -92,19 +101,39 @@ class PatternList:
     async def _follow(self, changes: list[Change], listing: trio.Lock) -> None:
         if any(change.kind is ChangeKind.RESYNC for change in changes):
             before, self.names = self.names, await self._gathered(listing)
-            self._tell(set(self.names) - set(before), set(before) - set(self.names))
+            await self._tell(set(self.names) - set(before), set(before) - set(self.names))
         else:
-            self._apply(self._affected(changes))
+            added, deleted = await in_slices(self._differences(changes))
+            self._apply(added, deleted)
+            await self._tell(added, deleted)
 
     async def _gathered(self, listing: trio.Lock) -> list[str]:
         async with listing:
             names = await sorted_names(self._topics.each_name_in(self._namespace))
             return await matching(names, self._pattern.matches)
 
-    def _affected(self, changes: list[Change]) -> set[str]:
-        """Names that may have been added or deleted."""
+    def _differences(self, changes: list[Change]) -> Generator[None, None, tuple[set[str], set[str]]]:
+        """Names that came and names that went. The list stays as it is, so that a watch which begins
+        meanwhile is answered with one that its next push goes on from.
+        """
+        affected = yield from self._affected(changes)
+        added, deleted = set(), set()
+        for looked, text in enumerate(affected, 1):
+            at = bisect_left(self.names, text)
+            had = at < len(self.names) and self.names[at] == text
+            has = self._pattern.matches(text) and self._topics.is_listed(TopicName.parse(text))
+            if has and not had:
+                added.add(text)
+            elif had and not has:
+                deleted.add(text)
+            if looked % LOOKED_MAX == 0:
+                yield
+        return added, deleted
+
+    def _affected(self, changes: list[Change]) -> Generator[None, None, set[str]]:
+        """Names that may have come or gone."""
         found: set[str] = set()
-        for path, kind, _ in changes:
+        for looked, (path, kind, _) in enumerate(changes, 1):
             ledgers, partitioned = self._roots
             if path.startswith(ledgers + "/"):
                 child = path.removeprefix(ledgers + "/")
@@ -112,44 +141,50 @@ class PatternList:
                 if "/" not in child and kind is not ChangeKind.MODIFIED:
                     found.add(self._full_name(child))
             elif path.startswith(partitioned + "/"):
-                found |= self._partitions_of(self._full_name(path.removeprefix(partitioned + "/")))
+                yield from self._add_partitions(self._full_name(path.removeprefix(partitioned + "/")), found)
+            if looked % LOOKED_MAX == 0:
+                yield
         return found
 
     def _full_name(self, child: str) -> str:
         return f"{TopicDomain.PERSISTENT.value}://{self._namespace}/{decode_name(child)}"
 
-    def _partitions_of(self, text: str) -> set[str]:
-        """The listed partitions, and the partitions that the topic has now."""
+    def _add_partitions(self, text: str, found: set[str]) -> Generator[None, None, None]:
+        """Those that are listed, and those that the topic has now."""
         if not self._pattern.matches(text):
-            return set()
+            return
         name = TopicName.parse(text)
-        found = {str(name.partition(index)) for index in range(self._topics.partitions(name))}
+        for index in range(self._topics.partitions(name)):
+            found.add(str(name.partition(index)))
+            if index % LOOKED_MAX == LOOKED_MAX - 1:
+                yield
         prefix = f"{text}-partition-"
         for at in range(bisect_left(self.names, prefix), len(self.names)):
             if not self.names[at].startswith(prefix):
                 break
             found.add(self.names[at])
-        return found
 
-    def _apply(self, affected: set[str]) -> None:
-        added, deleted = set(), set()
-        for text in affected:
-            at = bisect_left(self.names, text)
-            had = at < len(self.names) and self.names[at] == text
-            has = self._pattern.matches(text) and self._topics.is_listed(TopicName.parse(text))
-            if has and not had:
-                insort(self.names, text)
-                added.add(text)
-            elif had and not has:
-                del self.names[at]
-                deleted.add(text)
-        self._tell(added, deleted)
+    def _apply(self, added: set[str], deleted: set[str]) -> None:
+        if len(added) + len(deleted) > LOOKED_MAX:
+            # One pass, where each name alone would move those behind it.
+            self.names = sorted([*(name for name in self.names if name not in deleted), *added])
+            return
+        for name in added:
+            insort(self.names, name)
+        for name in deleted:
+            del self.names[bisect_left(self.names, name)]
 
-    def _tell(self, added: set[str], deleted: set[str]) -> None:
-        if added or deleted:
-            digest = topics_hash(self.names)
-            for watch in tuple(self.watches):
-                watch.changed(sorted(added), sorted(deleted), digest)
+    async def _tell(self, added: set[str], deleted: set[str]) -> None:
+        if not added and not deleted:
+            return
+        # A watch that is answered from here on has the change in its answer.
+        watches = [watch for watch in self.watches if watch.is_answered]
+        digest, came, went = topics_hash(self.names), sorted(added), sorted(deleted)
+        pace = Pace()
+        for watch in watches:
+            if watch in self.watches:
+                watch.changed(came, went, digest)
+                await pace.turn()
 
 
 def _waiting(changes: trio.MemoryReceiveChannel[Change]) -> Iterator[Change]:

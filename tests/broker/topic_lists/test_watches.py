@@ -36,6 +36,7 @@ class Seen:
     """A watch that keeps what it was told."""
 
     changes: list[tuple[list[str], list[str], str]] = field(default_factory=list)
+    is_answered: bool = True
 
     def changed(self, added: list[str], deleted: list[str], digest: str) -> None:
         self.changes.append(([name.removeprefix(PREFIX) for name in added], deleted, digest))
@@ -102,6 +103,34 @@ async def test_topics_made_at_once_are_told_in_few_pushes(autojump_clock: MockCl
         assert len(kept.names) == 300
         assert len(seen.changes) < 30
         assert seen.changes[-1][2] == topics_hash(kept.names)
+
+
+async def test_a_topic_of_thousands_of_partitions_is_told_in_slices(autojump_clock: MockClock) -> None:
+    """With 10,000 partitions and a hundred patterns the loop stood still for seconds."""
+    async with open_topics() as rig, trio.open_nursery() as nursery:
+        topics, seen, early = rig.topics, Seen(), Seen(is_answered=False)
+        kept = await watch(topics, seen)
+        await watch(topics, early)
+        turns: list[int] = []
+
+        async def count() -> None:
+            while not seen.changes:
+                turns.append(len(kept.names))
+                await trio.lowlevel.checkpoint()
+
+        await rig.topics.catalog.create_partitioned(TopicName.parse("orders-p"), 3000, {})
+        nursery.start_soon(count)
+        await wait_all_tasks_blocked()
+        assert len(turns) > 3000 // watches.LOOKED_MAX
+        assert set(turns) <= {0, 3000}, "the list changes in one step"
+        ((added, deleted, digest),) = seen.changes
+        assert (len(added), deleted, digest) == (3000, [], topics_hash(kept.names))
+        assert kept.names == sorted(kept.names)
+        assert early.changes == [], "its answer is going to have them"
+        await PartitionedTopics(topics, rig.rooms).delete(TopicName.parse("orders-p"))
+        await wait_all_tasks_blocked()
+        assert kept.names == []
+        assert len(seen.changes[1][1]) == 3000
 
 
 async def test_a_watch_that_falls_behind_reads_the_names_again(
