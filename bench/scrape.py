@@ -29,7 +29,7 @@ import pulsar
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.broker_process import resident_bytes
-from bench.health_probes import cpu_s
+from bench.two_checkouts import cpu_s
 from tests.e2e.admin_http import Admin, topic_path
 from tests.e2e.broker_process import BrokerProcess
 

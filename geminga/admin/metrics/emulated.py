@@ -79,8 +79,9 @@ def jvm_figures(
         [],
         "summary",
         [
-            *(("_count", name, count) for name, count in zip(generations, counts, strict=True)),
-            *(("_sum", name, took_s) for name, took_s in zip(generations, collections.took_s, strict=True)),
+            (ending, name, value)
+            for name, count, took_s in zip(generations, counts, collections.took_s, strict=True)
+            for ending, value in (("_count", count), ("_sum", took_s))
         ],
     )
     threads = float(threading.active_count())
@@ -108,8 +109,6 @@ def _load(memory: MemoryStatistics, direct_percent: float, labels: dict[str, str
         share * 100,
         **labels,
     )
-
-
 
 
 def cache_figures(broker: BrokerStatistics, bookie: BookieStatistics, cluster: str) -> Iterator[Figure]:

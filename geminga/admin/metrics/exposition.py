@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
 
 from geminga.admin.metrics import delayed as delayed_metrics
 from geminga.admin.metrics.broker import broker_figures
@@ -29,21 +30,30 @@ from geminga.admin.metrics.families import (
 )
 from geminga.admin.metrics.figures import Figure, one
 from geminga.admin.metrics.managed_ledgers import NamespaceLedgers, ledger_figures
-from geminga.admin.metrics.text import PLAIN, Format, labels_text, line, number
-from geminga.broker.flow.statistics import BrokerStatistics, TopicStatistics
+from geminga.admin.metrics.text import PLAIN, Format, labels_text, line
+from geminga.broker.flow.statistics import BrokerStatistics, SubscriptionTotals, TopicStatistics
 from geminga.names import TopicName
 
-LINES_MAX: Final = 500
-"""Lines of a page that are written between two yields: some hundred microseconds."""
+LINES_MAX: Final = 2000
+"""Lines of a page that are written between two yields: half a millisecond."""
 ROWS_MAX: Final = 20
 """Subscriptions and clients whose figures are collected between two yields."""
 SERIES_MAX: Final = 2_000_000
 """Of topics, and all below these."""
-_BROKER_FAMILIES: Final = [
-    (place, family) for place, family in enumerate(TOPIC_FAMILIES) if family.name in SUMMED_OVER_BROKER
-]
+_BROKER_FAMILIES: Final = [family for family in TOPIC_FAMILIES if family.name in SUMMED_OVER_BROKER]
+_OF_SUBSCRIPTIONS: Final = "of_subscriptions."
+_BROKER_FAMILIES.sort(key=lambda family: family.attribute.startswith(_OF_SUBSCRIPTIONS))
+_OWN_VALUES: Final = attrgetter(
+    *(f.attribute for f in _BROKER_FAMILIES if not f.attribute.startswith(_OF_SUBSCRIPTIONS))
+)
+_SUBSCRIPTION_VALUES: Final = attrgetter(
+    *(
+        f.attribute.removeprefix(_OF_SUBSCRIPTIONS)
+        for f in _BROKER_FAMILIES
+        if f.attribute.startswith(_OF_SUBSCRIPTIONS)
+    )
+)
 GBIT: Final = 1_000_000_000
-_ZERO: Final = number(0.0)
 
 
 class Levels(NamedTuple):
@@ -88,24 +98,56 @@ def exposition(
 
 
 class _Rows:
-    """Series with the same labels: the labels, and a column of figures for each family."""
+    """Series with the same labels: the labels, and a row of what each attribute is."""
+
+    # Plain tuples of numbers and of such tuples: the garbage collector lets them be. Ten thousand rows that
+    # held structs made it walk over all that the broker holds.
 
     def __init__(self, families: Sequence[Family]) -> None:
-        self.families = families
         self.labels: list[str] = []
-        self.values = [array("d") for _ in families]
+        self._families = families
+        attributes = list(dict.fromkeys(family.attribute for family in families))
+        attributes.sort(key=lambda attribute: attribute.startswith(_OF_SUBSCRIPTIONS))
+        self._place = {attribute: place for place, attribute in enumerate(attributes)}
+        self._own = attrgetter(*(name for name in attributes if not name.startswith(_OF_SUBSCRIPTIONS)))
+        below = [
+            name.removeprefix(_OF_SUBSCRIPTIONS) for name in attributes if name.startswith(_OF_SUBSCRIPTIONS)
+        ]
+        self._below = attrgetter(*below) if below else None
+        self._rows: list[tuple[Any, ...]] = []
 
-    def take(self, labels: str, source: object) -> None:
+    def take(self, labels: str, source: object, totals: SubscriptionTotals | None = None) -> None:
         self.labels.append(labels)
-        for column, family in zip(self.values, self.families, strict=True):
-            column.append(family.read(source))
+        row: tuple[Any, ...] = self._own(source)
+        self._rows.append(row if self._below is None else row + self._below(totals))
+
+    def columns(self) -> Iterator[tuple[Family, list[str], list[float]]]:
+        for family in self._families:
+            place = self._place[family.attribute]
+            yield family, self.labels, family.column([row[place] for row in self._rows])
+
+
+class _Sums:
+    """Series that are sums over topics: a namespace's."""
+
+    def __init__(self, families: Sequence[Family]) -> None:
+        self.labels: list[str] = []
+        self._families = families
+        self._values: list[list[float]] = [[] for _ in families]
+
+    def begin(self, labels: str) -> int:
+        """The row of a series that is new."""
+        self.labels.append(labels)
+        for column in self._values:
+            column.append(0.0)
+        return len(self.labels) - 1
 
     def add(self, row: int, source: object) -> None:
-        for column, family in zip(self.values, self.families, strict=True):
+        for column, family in zip(self._values, self._families, strict=True):
             column[row] += family.read(source)
 
-    def columns(self) -> Iterator[tuple[Family, list[str], array[float]]]:
-        for family, column in zip(self.families, self.values, strict=True):
+    def columns(self) -> Iterator[tuple[Family, list[str], list[float]]]:
+        for family, column in zip(self._families, self._values, strict=True):
             yield family, self.labels, column
 
 
@@ -116,7 +158,7 @@ class Columns:
         self._host = host
         self.cluster = labels_text({"cluster": cluster})
         self.topics = 0
-        self.totals = [0.0] * len(TOPIC_FAMILIES)
+        self.totals = [0.0] * len(_BROKER_FAMILIES)
         self._plain_cluster = cluster
         self._levels = levels
         self._text = text
@@ -129,7 +171,7 @@ class Columns:
         self._ledgers: dict[str, NamespaceLedgers] = {}
         self._namespace_rows: dict[str, int] = {}
         """Where these are summed up."""
-        self._rows = _Rows(TOPIC_FAMILIES)
+        self._rows = _Rows(TOPIC_FAMILIES) if levels.topics else _Sums(TOPIC_FAMILIES)
         self._subscriptions = _Rows(SUBSCRIPTION_FAMILIES)
         self._producers = _Rows(PRODUCER_FAMILIES)
         self._consumers = _Rows(CONSUMER_FAMILIES)
@@ -147,8 +189,10 @@ class Columns:
         namespace = str(name.namespace)
         self.topics += 1
         self._namespaces[namespace] = self._namespaces.get(namespace, 0) + 1
-        for place, family in _BROKER_FAMILIES:
-            self.totals[place] += family.read(topic)
+        # The sums over subscriptions are made once, and not for each family.
+        totals = topic.of_subscriptions
+        for place, value in enumerate(_OWN_VALUES(topic) + _SUBSCRIPTION_VALUES(totals)):
+            self.totals[place] += value
         self._sum_over_broker(name, topic)
         if self._levels.ledgers:
             self._ledgers.setdefault(namespace, NamespaceLedgers()).add(topic)
@@ -161,7 +205,8 @@ class Columns:
             return
         self._series += series
         labels = self._labels(namespace, name)
-        self._rows.take(labels, topic)
+        assert isinstance(self._rows, _Rows)
+        self._rows.take(labels, topic, totals)
         yield from self._take_below(labels, topic)
         row = len(self._rows.labels) - 1
         for kind, count in zip(("size", "time"), topic.quota_evictions, strict=True):
@@ -220,12 +265,11 @@ class Columns:
             self._evictions[place] += count
 
     def _sum_up(self, namespace: str, topic: TopicStatistics) -> None:
+        assert isinstance(self._rows, _Sums)
         row = self._namespace_rows.get(namespace)
         if row is None:
-            row = self._namespace_rows[namespace] = len(self._rows.labels)
-            self._rows.take(self._of_namespace(namespace), topic)
-        else:
-            self._rows.add(row, topic)
+            row = self._namespace_rows[namespace] = self._rows.begin(self._of_namespace(namespace))
+        self._rows.add(row, topic)
         for name, labels, value in delayed_metrics.samples_of_namespace(topic):
             more = labels_text(dict(labels))
             rows, values = self._delayed.setdefault((name, more), (array("q"), array("d")))
@@ -249,7 +293,7 @@ class Columns:
         """What all topics have together."""
         labels = {"cluster": self._plain_cluster}
         yield one("pulsar_broker_topics_count", "Loaded topics", self.topics, **labels)
-        for place, family in _BROKER_FAMILIES:
+        for place, family in enumerate(_BROKER_FAMILIES):
             name = f"pulsar_broker_{family.name.removeprefix('pulsar_')}"
             yield one(name, f"{family.help}, over all topics", self.totals[place], **labels)
         for way, key in (("in", "system_topic"), ("out", "system_subscription")):
@@ -263,7 +307,7 @@ class Columns:
             f"{EVICTIONS.help}, over all topics",
             [({**labels, "quota_type": kind}, value) for kind, value in kinds],
         )
-        rates = {family.name: self.totals[place] for place, family in _BROKER_FAMILIES}
+        rates = {family.name: self.totals[place] for place, family in enumerate(_BROKER_FAMILIES)}
         for way in ("in", "out"):
             percent = rates[f"pulsar_throughput_{way}"] * 8 / GBIT * 100
             text = "Shim: messages, in percent of 1 Gbit/s"
@@ -282,7 +326,7 @@ class Columns:
         for family, labels, column in self._rows.columns():
             if not self.topics and family.name in SUMMED_OVER_BROKER:
                 # So that a dashboard sees that there is a broker, before there is a topic.
-                labels, column = [self.cluster], array("d", [0.0])
+                labels, column = [self.cluster], [0.0]
             if labels:
                 yield self._text.head(family.name, family.help, "gauge")
                 yield from _lines(family.name, labels, column)
@@ -296,8 +340,20 @@ class Columns:
         for name, help_text, kind, series in delayed_metrics.FAMILIES:
             if any(key[0] in (name, *series) for key in self._delayed):
                 yield self._text.head(name, help_text, kind)
-                for sample in series or (name,):
-                    yield from _sliced(line(sample, *found) for found in self._delayed_samples(sample))
+                if series:
+                    yield from _sliced(self._histogram(series))
+                else:
+                    yield from _sliced(line(name, *found) for found in self._delayed_samples(name))
+
+    def _histogram(self, series: Sequence[str]) -> Iterator[str]:
+        """OpenMetrics wants all samples of one histogram together."""
+        grouped: dict[str, list[str]] = {}
+        for sample in series:
+            for labels, value in self._delayed_samples(sample):
+                whole = labels.partition(',le="')[0]
+                grouped.setdefault(whole, []).append(line(sample, labels, value))
+        for lines in grouped.values():
+            yield from lines
 
     def _below_topics(self) -> Iterator[str]:
         also = {family.name: (labels, column) for family, labels, column in self._consumers.columns()}
@@ -321,14 +377,14 @@ class Columns:
                     yield f"{self._rows.labels[row]}{tail}", value
 
 
-def _lines(name: str, labels: Sequence[str], values: array[float]) -> Iterator[str]:
+def _lines(name: str, labels: Sequence[str], values: Sequence[float]) -> Iterator[str]:
     # Most of the time of a scrape is spent here: one expression for a slice, and the text of 0, which most
     # figures of idle topics are, is not made again.
     for start in range(0, len(values), LINES_MAX):
         stop = start + LINES_MAX
         yield "".join(
             [
-                f"{name}{{{of}}} {repr(value) if value else _ZERO}\n"
+                f"{name}{{{of}}} {float(value)!r}\n" if value else f"{name}{{{of}}} 0.0\n"
                 for of, value in zip(labels[start:stop], values[start:stop], strict=True)
             ]
         )

@@ -39,7 +39,7 @@ SUMS: dict[str, tuple[str, Callable[[TopicStatistics], float]]] = {
     "MarkDeleteRate": ("States of cursors written per second", lambda t: t.mark_delete_rate),
     "NumberOfMessagesInBacklog": (
         "Entries not acknowledged, over all subscriptions",
-        lambda t: sum(s.msg_backlog for s in t.subscriptions.values()),
+        lambda t: t.of_subscriptions.msg_backlog,
     ),
     "StoredMessagesSize": ("Bytes stored", lambda t: t.storage_size),
 }

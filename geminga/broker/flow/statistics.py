@@ -7,7 +7,7 @@ loaded, sizes are bytes, times are ms since 1970 (0: never).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
@@ -98,6 +98,16 @@ class LatenessStatistics(msgspec.Struct, frozen=True):
     """The total lateness of messages that were not early."""
 
 
+class SubscriptionTotals(NamedTuple):
+    """Of all subscriptions of a topic together."""
+
+    consumers: int
+    msg_backlog: int
+    msg_rate_out: float
+    msg_throughput_out: float
+    delayed_index_bytes: int
+
+
 class CursorSavings(msgspec.Struct, frozen=True):
     """How a durable cursor's states and its record were written, since the load."""
 
@@ -168,6 +178,42 @@ class TopicStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """How often the quota of size and that of age took messages from the backlog."""
     cursors: list[CursorSavings] = []
     """Of durable cursors, if asked for."""
+
+    # What the metrics show beside the fields, by the names of families.
+    offloaded_bytes: ClassVar[int] = 0
+
+    @property
+    def subscriptions_count(self) -> int:
+        return len(self.subscriptions)
+
+    @property
+    def producers_count(self) -> int:
+        return len(self.publishers)
+
+    @property
+    def write_latencies_us(self) -> float:
+        """All of the last interval together, in microseconds."""
+        return self.write_latencies.sum * 1000
+
+    @property
+    def entries_read(self) -> float:
+        """From the bookie, in the last interval."""
+        return self.read_rate * self.interval_s
+
+    @property
+    def of_subscriptions(self) -> SubscriptionTotals:
+        consumers = backlog = delayed_bytes = 0
+        rate = throughput = 0.0
+        for subscription in self.subscriptions.values():
+            consumers += len(subscription.consumers)
+            backlog += subscription.msg_backlog
+            rate += subscription.msg_rate_out
+            throughput += subscription.msg_throughput_out
+            delayed_bytes += subscription.delayed_message_index_size_in_bytes
+        if self.delayed_index_bytes is not None:
+            # A shared index counts once, however many subscriptions look at it.
+            delayed_bytes = self.delayed_index_bytes
+        return SubscriptionTotals(consumers, backlog, rate, throughput, delayed_bytes)
 
     @property
     def entries_written(self) -> int:

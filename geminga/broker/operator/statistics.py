@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from geminga.names import TopicName
     from geminga.position import Position
 
-ROWS_MAX = 20
-"""Topics, subscriptions, producers and consumers whose statistics are gathered between two checkpoints: one
-or two milliseconds.
+ROWS_MAX = 50
+"""Topics, subscriptions, producers and consumers whose statistics are gathered between two checkpoints: about
+a millisecond.
 """
 ACCESS_MODES = {
     AccessMode.SHARED: "Shared",

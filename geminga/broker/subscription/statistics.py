@@ -68,6 +68,10 @@ class SubscriptionStatistics(msgspec.Struct, frozen=True, kw_only=True):
     dispatch_throttled_msg_events_by_topic_limit: int = 0
     dispatch_throttled_bytes_events_by_topic_limit: int = 0
 
+    @property
+    def consumers_count(self) -> int:
+        return len(self.consumers)
+
 
 def statistics_in_slices(subscription: Subscription) -> Generator[int, None, SubscriptionStatistics]:
     """Without I/O. Yields after every `CONSUMERS_MAX` consumers, and at the end, how many there were."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import msgspec
@@ -24,28 +23,21 @@ from geminga.broker.flow.statistics import (
     PublisherStatistics,
     TopicStatistics,
 )
+from geminga.broker.subscription.statistics import SubscriptionStatistics
 
 T = TypeVar("T")
 TOPIC = "persistent://public/default/orders-partition-3"
 
 
-def subscription(**values: object) -> SimpleNamespace:
-    return SimpleNamespace(
-        **{
-            "consumers": [],
-            "msg_rate_out": 0.0,
-            "msg_throughput_out": 0.0,
-            "msg_backlog": 0,
-            "bytes_out_counter": 0,
-            "msg_out_counter": 0,
-            "delayed_message_index_size_in_bytes": 0,
-            "delayed_buckets": None,
-            "delayed_lateness": None,
-            "is_durable": True,
-            "is_replicated": False,
-            **values,
-        }
-    )
+def subscription(**values: Any) -> SubscriptionStatistics:
+    zeros = {int: 0, float: 0.0, bool: False, str: ""}
+    fields = {
+        field.name: zeros.get(field.type)
+        for field in msgspec.structs.fields(SubscriptionStatistics)
+        if field.required
+    }
+    empty = {"consumers": [], "subscription_properties": {}, "is_durable": True}
+    return SubscriptionStatistics(**{**fields, **empty, **values})
 
 
 def topic(name: str = TOPIC, **values: object) -> TopicStatistics:

@@ -7,6 +7,7 @@ goes on: counters and gauges of the prepared topics are exact, rates are those o
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -40,6 +41,9 @@ TICK_S = 0.1
 PACED_PER_TICK = 5
 """Entries of a plain producer, and messages in the one entry of a batching one."""
 PAYLOAD = b"x" * 100
+SIZES = (50, 300, 900, 1800, 3500, 10_000, 60_000, 500_000, 2_000_000)
+READ_AGAIN = 20
+"""Old entries that are read twice a second."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,11 @@ class Pages:
 
 
 class Workload:
-    def __init__(self, service_url: str, web_url: str, scrape: Callable[[], str]) -> None:
+    def __init__(
+        self, service_url: str, web_url: str, scrape: Callable[[], str], *, stats_s: int = STATS_S
+    ) -> None:
+        """`stats_s` is the length of the broker's intervals."""
+        self._stats_s = stats_s
         self._admin = Admin(web_url)
         self._client = pulsar.Client(
             service_url,
@@ -77,12 +85,14 @@ class Workload:
             self._schema,
             self._evicted,
             self._reloaded,
+            self._limited,
+            self._blocked,
             self._refused,
         ):
             prepare()
         with self._pace():
             # An interval may have begun before the pace did; one that is whole follows it.
-            time.sleep(3 * STATS_S + 1)  # noqa: TID251 - the intervals of the broker end by time
+            time.sleep(3 * self._stats_s + 1)  # noqa: TID251 - the intervals of the broker end by time
             loaded = self._scrape()
         self._client.close()
         return Pages(empty, loaded)
@@ -154,7 +164,7 @@ class Workload:
         self._send("parted", 30)
 
     def _sizes(self) -> None:
-        for size_bytes in (50, 300, 900, 1800, 3500, 10_000, 60_000, 500_000, 2_000_000):
+        for size_bytes in SIZES:
             producer = self._client.create_producer(self._topic("sizes"), batching_enabled=False)
             producer.send(b"x" * size_bytes)
             producer.close()
@@ -210,12 +220,40 @@ class Workload:
         assert self._admin.put(f"/admin/v2/{topic_path(self._topic('reloaded'))}/unload").status == 204
         self._held[-1].send(PAYLOAD)
 
+    def _limited(self) -> None:
+        """By a rate of two messages a second."""
+        producer = self._send("limited", 1)
+        limit = {"publishThrottlingRateInMsg": 2, "publishThrottlingRateInByte": -1}
+        self._set_policy("limited", "publishRate", limit)
+        for _ in range(5):
+            producer.send(PAYLOAD)
+
+    def _blocked(self) -> None:
+        """A consumer may have 10 messages that it has not acknowledged, and gets no more of 50."""
+        producer = self._send("blocked", 1)
+        self._set_policy("blocked", "maxUnackedMessagesOnConsumer", 10)
+        self._set_policy("blocked", "maxUnackedMessagesOnSubscription", 10)
+        self._consume("blocked", "hoards", receiver_queue_size=100)
+        for _ in range(49):
+            producer.send(PAYLOAD)
+
+    def _set_policy(self, name: str, policy: str, value: Any) -> None:
+        path = f"/admin/v2/{topic_path(self._topic(name))}/{policy}"
+        assert self._admin.post(path, value).status == 204
+        time.sleep(0.5)  # noqa: TID251 - a real broker tells nobody when a policy has come into effect
+
     def _refused(self) -> None:
         with contextlib.suppress(pulsar.PulsarException):
             self._client.create_producer("persistent://public/missing/topic")
         with contextlib.suppress(pulsar.PulsarException):
             self._client.subscribe(self._topic("plain"), "all")  # exclusive, and taken
         self._admin.get(f"/lookup/v2/topic/{topic_path(self._topic('plain'))}")
+
+    def _read_again(self) -> None:
+        reader = self._client.create_reader(self._topic("plain"), pulsar.MessageId.earliest)
+        for _ in range(READ_AGAIN):
+            reader.read_next(10_000)
+        reader.close()
 
     # -- the pace --------------------------------------------------------------------------------------------
 
@@ -237,13 +275,28 @@ class Workload:
         def listener(consumer: pulsar.Consumer, message: pulsar.Message) -> None:
             consumer.acknowledge(message)
 
+        def second(consumer: pulsar.Consumer, message: pulsar.Message) -> None:
+            if message.redelivery_count():
+                consumer.acknowledge(message)
+            else:
+                consumer.negative_acknowledge(message)
+
+        again = self._client.create_producer(self._topic("paced-again"), "of-again", batching_enabled=False)
+        sizes = self._client.create_producer(self._topic("paced-sizes"), "of-sizes", batching_enabled=False)
+        self._consume("paced-again", "twice", message_listener=second, negative_ack_redelivery_delay_ms=100)
         self._consume("paced", "reads", message_listener=listener)
         self._consume("paced", "hoards", message_listener=lambda *_: None)
         self._consume("paced-batches", "reads", message_listener=listener)
 
         def publish() -> None:
             due_s = time.monotonic()
-            while not done.is_set():
+            for tick in itertools.count():
+                if done.is_set():
+                    return
+                again.send_async(PAYLOAD, lambda *_: None)
+                sizes.send_async(b"x" * SIZES[tick % len(SIZES)], lambda *_: None)
+                if tick % 5 == 0:
+                    self._read_again()
                 for _ in range(PACED_PER_TICK):
                     plain.send_async(PAYLOAD, lambda *_: None)
                     batches.send_async(PAYLOAD, lambda *_: None)

@@ -11,6 +11,7 @@ from geminga.admin.api.table import router_for
 from geminga.admin.http.router import Request, Router
 from geminga.broker.connection.connection import Connections
 from geminga.broker.operator.view import Process, View
+from geminga.broker.topic.producer import Producer
 from geminga.config.config import Config
 from geminga.config.memory_budget import memory_parts
 from geminga.errors import PeerError
@@ -18,7 +19,8 @@ from geminga.limits import MIB
 from geminga.server.memory_report import MemoryMeter
 from geminga.server.room_settings import default_policies
 from geminga.storage.rocksdb import BlockCache
-from tests.broker.topics_rig import TopicsRig, open_topics, subscription_of
+from tests.broker.dispatch_rig import FakeOutbox
+from tests.broker.topics_rig import TopicsRig, join, open_topics, publish, subscription_of, topic_of
 from tests.server.settings.rows import LOCAL_HOST, Leaves, Row
 
 BINARY_PORT, WEB_PORT = 6666, 8888
@@ -39,6 +41,11 @@ ADMIN_ROWS = [
         "true",
         {"metric labels": ["cluster", "namespace", "partition", "subscription", "topic"]},
     ),
+    Row("exposeConsumerLevelMetricsInPrometheus", "true", {"metric levels": ["consumer", "ledger"]}),
+    Row("exposeProducerLevelMetricsInPrometheus", "true", {"metric levels": ["ledger", "producer"]}),
+    Row("exposeManagedCursorMetricsInPrometheus", "true", {"metric levels": ["cursor", "ledger"]}),
+    Row("exposeManagedLedgerMetricsInPrometheus", "false", {"metric levels": []}),
+    Row("gemingaMetricsSeriesMax", "0", {"metric labels": ["cluster", "namespace"]}),
     Row(
         "clusterName",
         "pulsar-1",
@@ -60,6 +67,10 @@ async def admin_leaves(config: Config) -> Leaves:
     """What the admin API answers on a broker with a topic `t` and a subscription `s`."""
     async with open_topics() as rig:
         await subscription_of(rig)
+        await publish(rig, 1)
+        await join(rig)
+        producer = Producer(2, "stays", FakeOutbox(), message_bytes_max=MIB)  # type: ignore[arg-type]
+        await (await topic_of(rig)).add_producer(producer, None)
         router = _router(rig, config)
         # Before there are partitions, as these have metrics of their own.
         metrics = await _ask(router, "GET", "/metrics")
@@ -112,8 +123,24 @@ async def _ask(router: Router, method: str, path: str, body: object = None) -> A
 
 def _metric_leaves(page: str) -> Leaves:
     samples = [sample for family in text_string_to_metric_families(page) for sample in family.samples]
-    of_topics = [sample.labels for sample in samples if "namespace" in sample.labels]
+    # Those of the single consumer or producer are levels of their own.
+    of_topics = [
+        sample.labels
+        for sample in samples
+        if "namespace" in sample.labels
+        and not sample.labels.keys() & {"consumer_id", "producer_id", "quantile", "cursor_name"}
+    ]
     return {
+        "metric levels": sorted(
+            level
+            for level, name in (
+                ("consumer", "pulsar_consumer_available_permits"),
+                ("producer", "pulsar_producer_msg_rate_in"),
+                ("cursor", "pulsar_ml_cursor_persistLedgerSucceed"),
+                ("ledger", "pulsar_ml_AddEntryMessagesRate"),
+            )
+            if any(sample.name == name for sample in samples)
+        ),
         "metric labels": sorted({label for labels in of_topics for label in labels}),
         "metric clusters": sorted({s.labels["cluster"] for s in samples if "cluster" in s.labels}),
     }

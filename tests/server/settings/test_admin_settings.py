@@ -19,6 +19,7 @@ async def test_what_is_answered_without_any_key() -> None:
     assert await admin_leaves(config_of({})) == {
         "metric labels": ["cluster", "namespace", "subscription", "topic"],
         "metric clusters": ["standalone"],
+        "metric levels": ["ledger"],
         "three partitions": "",
         "two grow to three": "",
         "damage": "NotAllowed",
