@@ -1,4 +1,4 @@
-"""The admin API as its callers see it: paths of what they ask about, and reasons out of its errors."""
+"""Paths of the admin API for its callers, and the reasons in its errors."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from geminga.names import NamespaceName, TopicName
 
 
 def topic_path(name: TopicName) -> str:
-    """Of one topic or partition."""
+    """The path of one topic or partition."""
     return f"/admin/v2/{name.domain.value}/{_of_topic(name)}"
 
 
 def delayed_path(name: TopicName, subscription: str | None = None) -> str:
-    """Of Geminga's own part of the API: what a topic, or one subscription of it, holds back for later."""
+    """The path of Geminga's own API for the delayed messages of a topic, or of one of its subscriptions."""
     of = "" if subscription is None else f"/subscription/{quote(subscription, safe='')}"
     return f"/geminga/delayed/persistent/{_of_topic(name)}{of}"
 
@@ -24,8 +24,8 @@ def namespace_path(name: NamespaceName) -> str:
 
 
 def reason_of(body: bytes) -> str:
-    """What a person reads of an error's body such as {"reason": "Namespace not found"}: its first line where
-    it is no JSON, nothing where it is a page.
+    """The readable part of an error's body such as {"reason": "Namespace not found"}. For a body that is not
+    JSON, its first line; for a page, nothing.
     """
     try:
         answer = json.loads(body)

@@ -1,4 +1,4 @@
-"""An error that a broker answered with. Apart from the session, as errors use it and need no protobuf."""
+"""An error in a broker's answer. Separate from the session, because errors use it and need no protobuf."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from geminga.errors import ServerError
 
 
 class Refusal(NamedTuple):
-    """`code` is a `ServerError` if we know it; newer brokers may have others."""
+    """`code` is a `ServerError` if it is known; newer brokers may have others."""
 
     code: int
     text: str

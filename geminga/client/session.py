@@ -12,23 +12,25 @@ from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.commands import request_id_of
 
 CONNECT_ID = 0
-"""Stands for CONNECT, which is answered too, but has no request id on the wire."""
+"""The key for CONNECT, which gets an answer, but has no request id on the wire."""
 
 Build = Callable[[int], bytes]
-"""Makes the command of a request id."""
+"""Makes the command for a request id."""
 
 
 class Answer(NamedTuple):
-    """Of a broker to a request."""
+    """A broker's answer to a request."""
 
     request_id: int
     command: Any
     refusal: Refusal | None
-    """None: it was granted."""
+    """The refusal; None if the request was granted."""
 
 
 class Session:
-    """One connection, from its CONNECT on. The caller sends the bytes and brings the commands that arrive."""
+    """One connection, from its CONNECT on. The caller sends the bytes and passes in the received
+    commands.
+    """
 
     def __init__(self) -> None:
         self.is_connected = False
@@ -56,7 +58,7 @@ class Session:
         )
 
     def new_id(self) -> int:
-        """An id that nothing on this connection has; a request with it is not waited for."""
+        """An id that is unused on this connection, for a request without a pending answer."""
         self._last_id += 1
         return self._last_id
 
@@ -67,12 +69,12 @@ class Session:
         return request_id, build(request_id)
 
     def forget(self, request_id: int) -> None:
-        """The answer is not waited for any more, or was given already."""
+        """Stop waiting for an answer. Does nothing if it has arrived already."""
         self._open.discard(request_id)
 
     def hear(self, command: Any) -> Answer | bytes | None:
-        """What a command that arrived means here: an answer to a request, or bytes to send back (empty where
-        nothing is to be done). None: it is for producers and consumers.
+        """The meaning of a received command: an answer to a request, or bytes to send back (empty if there
+        is nothing to do). None: the command is for producers and consumers.
         """
         if isinstance(command, pb.CommandPing):
             return encoder.pong()
@@ -93,7 +95,7 @@ class Session:
 
 
 def refusal_of(answer: Any) -> Refusal | None:
-    """The error that an answer carries, if it does; each kind of answer has a place of its own for it."""
+    """The error in an answer, if any; each kind of answer has its own field for it."""
     if isinstance(answer, pb.CommandError):
         return Refusal(answer.error, answer.message)
     if isinstance(answer, pb.CommandPartitionedTopicMetadataResponse | pb.CommandLookupTopicResponse):

@@ -52,7 +52,7 @@ InactiveTopicMode = Literal["delete_when_no_subscriptions", "delete_when_subscri
 
 
 class ConfigError(GemingaError):
-    """The configuration as given cannot be used; `problems` has one line for each thing that is wrong."""
+    """The configuration cannot be used; `problems` has one line for each error."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("\n".join(problems))
@@ -60,10 +60,10 @@ class ConfigError(GemingaError):
 
 
 class Config(Struct, frozen=True, kw_only=True, rename="camel"):
-    """Every setting that is served, with Pulsar's default unless a comment says why not.
+    """Every served setting, with Pulsar's default unless a comment gives the reason for another.
 
-    The encoded name of a field is Pulsar's key. Building one in Python checks nothing: bounds are checked by
-    `load`.
+    The encoded name of a field is Pulsar's key. Constructing a `Config` checks nothing: `load` checks
+    bounds.
     """
 
     # Where it listens, and as what it is known.

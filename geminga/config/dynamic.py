@@ -1,8 +1,8 @@
 """Settings that an operator may change while the broker runs, by Pulsar's names.
 
 Imported with the first request about them, and at a start only if one was changed before. `EFFECTIVE` are
-those that take effect at once here: what holds for topics without a policy of their own. The others are
-taken, kept and shown.
+those that take effect at once here: defaults for topics without a policy of their own. All others are
+accepted, stored and shown.
 """
 
 # ruff: noqa: SIM905 - a list literal of this length would be 150 lines
@@ -96,12 +96,12 @@ topicNameCacheMaxCapacity topicPublisherThrottlingTickTimeMillis transactionLogB
 transactionPendingAckBatchedWriteEnabled unblockStuckSubscriptionEnabled
     """.split()
 )
-"""What Pulsar 4.0.7 lets an operator change."""
+"""The settings that Pulsar 4.0.7 lets an operator change."""
 VALUE_BYTES_MAX: Final = 4096
 
 
 def checked(key: str, text: str) -> None:
-    """Raise `ValueError` with what is allowed, for a setting that this broker has."""
+    """Raise `ValueError`, with the allowed values, for an invalid value of a served setting."""
     setting = settings().get(key)
     if len(text) > VALUE_BYTES_MAX:
         raise ValueError(f"at most {VALUE_BYTES_MAX} characters")
@@ -110,7 +110,7 @@ def checked(key: str, text: str) -> None:
 
 
 def with_values(config: Config, values: Mapping[str, str]) -> Config:
-    """The configuration with those values that take effect; one that cannot be read is left out."""
+    """The configuration with those values that take effect; values that cannot be read are left out."""
     known = settings()
     changed = {}
     for key in EFFECTIVE & values.keys():

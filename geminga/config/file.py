@@ -20,7 +20,7 @@ class Property(NamedTuple):
     value: str
     source: str
     bare: bool = False
-    """A line with no `=` and no `:`; the syntax allows it, but it is probably no setting."""
+    """Whether the line has no `=` and no `:`, which the syntax allows, but which is probably no setting."""
 
 
 class ConfigFile(NamedTuple):
@@ -50,7 +50,7 @@ def parse(name: str, data: bytes) -> ConfigFile:
 
 
 def _logical_lines(text: str) -> list[tuple[int, str]]:
-    """Lines numbered from 1, their continuations joined, without leading blanks and without comments."""
+    """Lines numbered from 1, with continuations joined, without leading blanks and without comments."""
     found: list[tuple[int, str]] = []
     pending: tuple[int, str] | None = None
     for number, raw in enumerate(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), 1):

@@ -1,8 +1,8 @@
-"""Keys that Pulsar knows and this broker does not serve: which may be passed over, and which may not.
+"""Keys that Pulsar knows and this broker does not serve: which of them may be ignored.
 
-Most of them tune what is not here. Some promise their user something, and passing over those in silence would
-be dangerous: protection that would not be there is an error, and what becomes of stored messages is said in a
-line of its own. Imported only when such a key was given.
+Most of them tune parts that Geminga does not have. Some promise something to the user, and ignoring those
+silently would be dangerous. A key for protection that Geminga lacks is an error, and a key that concerns
+stored messages gets a line of its own. Imported only when such a key was set.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from geminga.config.file import Property
 from geminga.config.keys import PULSAR_KEYS
 
 PREFIXES = ("bookkeeper_", "brokerClient_", "dbStorage_", "dlog.", "storage.", "storageserver.")
-"""Families of keys that Pulsar hands on to BookKeeper and to its own clients, whatever comes behind."""
+"""Families of keys that Pulsar passes to BookKeeper and to its own clients, with any suffix."""
 
 _SWITCHES = frozenset(
     {
@@ -39,7 +39,9 @@ def is_pulsar_key(key: str) -> bool:
 
 
 def problems(given: Mapping[str, Property]) -> list[str]:
-    """A line for each key that would protect the broker, if it were served. `given` is what won, by key."""
+    """A line for each key that requests protection which this broker lacks. `given` has the effective
+    values, by key.
+    """
     found = []
     for key, last in given.items():
         if key in _SWITCHES and last.value.lower() == "true":
@@ -57,7 +59,7 @@ def problems(given: Mapping[str, Property]) -> list[str]:
 
 
 def notices(given: Mapping[str, Property]) -> list[str]:
-    """What to say of the others: one line for each that is about stored messages, one for all the rest."""
+    """The notices for all other keys: a line for each key about stored messages, one for all the rest."""
     about_data = [
         key
         for key, last in given.items()

@@ -2,7 +2,7 @@
 
 A key in this list that `config.Config` does not have is accepted and reported, so that an existing
 `broker.conf` or `standalone.conf` starts a broker unchanged; a key in neither is a mistake. Only names are
-here, in one long string: the module is imported only when a key is not one of ours.
+here, in one long string: the module is imported only when a key is not one of Geminga's.
 """
 
 # ruff: noqa: SIM905 - a list literal of this length would be 900 lines

@@ -1,10 +1,10 @@
-"""From what a user has set to a `Config`.
+"""Builds a `Config` from the user's settings.
 
 There are four sources, and a later one overrides an earlier one: the default of the field, a file in Java
-properties syntax, the environment (a plain key, or one with `PULSAR_PREFIX_` before it, as in Pulsar's
-container images), and flags. No source is silently wrong: an invalid value or an unknown key is an error that
-names its source and says what is allowed. A key that Pulsar knows and this broker does not serve is accepted
-and reported once.
+properties syntax, the environment (a plain key, or one with the prefix `PULSAR_PREFIX_`, as in Pulsar's
+container images), and flags. No source is silently wrong: an invalid value or an unknown key is an error
+that names its source and the allowed values. A key that Pulsar knows and this broker does not serve is
+accepted and reported once.
 
 An empty value means "not set", as in Pulsar.
 """
@@ -26,15 +26,17 @@ ENVIRONMENT_PREFIX = "PULSAR_PREFIX_"
 class Loaded(NamedTuple):
     config: Config
     notices: list[str]
-    """Notices for the user that need no action, each to be logged once."""
+    """Notices that need no action of the user, each to be logged once."""
 
 
 OLD_KEYS = {"journalDirectory": "journalDirectories"}
-"""Keys that BookKeeper still takes, and what they are called now."""
+"""Keys that BookKeeper still accepts, and their current names."""
 
 
 def _is_utf_8(text: str) -> bool:
-    """Arguments and environment may have any bytes; Python marks those that are not UTF-8."""
+    """Whether a text is valid UTF-8. Arguments and environment may have any bytes; Python marks those that
+    are not UTF-8.
+    """
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -45,9 +47,9 @@ def _is_utf_8(text: str) -> bool:
 def load(
     *, file: ConfigFile | None = None, environment: Mapping[str, str], flags: Iterable[Property] = ()
 ) -> Loaded:
-    """Read and check everything. Raises `ConfigError` with all that is wrong, not only the first.
+    """Read and check everything. Raises `ConfigError` with all problems, not only the first.
 
-    `flags` are given as properties whose `source` is the flag's own spelling.
+    `flags` are properties whose `source` is the flag's own spelling.
     """
     known = settings()
     problems: list[str] = []
@@ -97,7 +99,7 @@ def load(
 
 
 def _from_environment(environment: Mapping[str, str], known: Mapping[str, Setting]) -> list[Property]:
-    """Plain keys first, prefixed ones after them: in Pulsar's images the prefix wins too."""
+    """Plain keys first, then those with the prefix: in Pulsar's images the prefix wins, too."""
     plain: list[Property] = []
     prefixed: list[Property] = []
     for name, value in environment.items():

@@ -1,10 +1,9 @@
-"""One memory budget for the process, and what each part gets of it. docs/memory.md has the table.
+"""One memory budget for the process, and the share of each part. docs/memory.md has the table.
 
-The three caches get BookKeeper's shares of its direct memory: a quarter for writing, a quarter for reading, a
-tenth for RocksDB's blocks. Here the budget is for the whole process, so it also covers the process itself.
-What the bookie and the process leave is the broker's, in Pulsar's proportions: half for what publishers send,
-a fifth for the tail cache; the rest is for what is read for consumers and waits to be sent to them, and for
-what clients say of themselves.
+The three caches get BookKeeper's shares of its direct memory: a quarter for writing, a quarter for reading,
+a tenth for RocksDB's blocks. Here the budget is for the whole process, so it also covers the process itself.
+The broker gets what the bookie and the process leave, in Pulsar's proportions: half for publishers, a fifth
+for the tail cache. The rest is for reads for consumers, their unsent bytes, and clients' metadata.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from typing import NamedTuple, Protocol
 from geminga.limits import ENTRY_BYTES_MAX, MIB
 
 PROCESS_BYTES = 48 * MIB
-"""Interpreter, code, RocksDB's write buffers: resident before any cache has anything in it."""
+"""Interpreter, code, RocksDB's write buffers: resident while all caches are empty."""
 PUBLISH_BYTES_MIN = 6 * MIB
 TAIL_CACHE_BYTES_MIN = 4 * MIB
 CONSUMERS_BYTES_MIN = 3 * MIB // 4
-"""What is read, what waits to be sent, and clients' metadata: they work with this, if slowly."""
+"""The minimum for reads, unsent bytes, and clients' metadata: the broker works with this, if slowly."""
 BUDGET_MB_MIN = 160
 BUDGET_MB_MAX = 1024 * 1024
 
@@ -51,13 +50,11 @@ SETTINGS = {
     "client_metadata": "",
     "process": "",
 }
-"""Under which name each part can be set by itself: BookKeeper's and Pulsar's own. Empty: with the budget
-only.
-"""
+"""The setting of each part: BookKeeper's and Pulsar's own. Empty: the part is set with the budget only."""
 
 
 class MemorySettings(Protocol):
-    """The keys of `Config` that say something about memory; below zero: not set."""
+    """The settings in `Config` about memory; below zero: not set."""
 
     @property
     def memory_mb(self) -> int: ...
@@ -89,7 +86,7 @@ def memory_parts(config: MemorySettings) -> MemoryParts:
 
 
 def beyond_budget(config: MemorySettings) -> str:
-    """An error text if the parts add up to more than the budget; else empty."""
+    """The text of an error if the parts add up to more than the budget; else empty."""
     parts = memory_parts(config)
     total_mb = -(-sum(parts) // MIB)
     if total_mb <= config.memory_mb:
@@ -102,10 +99,10 @@ def beyond_budget(config: MemorySettings) -> str:
 
 
 def divide(budget_bytes: int, given: Mapping[str, int]) -> MemoryParts:
-    """The parts of a budget. `given` are parts that were set by themselves; the others keep their share,
-    except that the broker's give way, down to their least, where they would not fit.
+    """The parts of a budget. `given` are parts with a setting of their own.
 
-    The sum is at most the budget if the given parts leave room for the others.
+    The other parts keep their share, except that the broker's shrink, down to their minimum, if they would
+    not fit. The sum is at most the budget if the given parts leave room for the others.
     """
     shares = _shares(budget_bytes)
     fixed = {name: given.get(name, share) for name, share in shares.items()}

@@ -1,4 +1,4 @@
-"""What must hold between settings, beyond the bounds of each."""
+"""Checks the relations between settings, beyond the bounds of each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HOST_NAME = rf"{_LABEL}(\.{_LABEL})*\.?"
 
 
 def broken_relations(config: Config) -> list[str]:
-    """One line for each thing that is wrong, with the keys by their names."""
+    """One line for each problem, with the names of the keys."""
     problems = []
     shortest = config.managed_ledger_min_ledger_rollover_time_minutes
     longest = config.managed_ledger_max_ledger_rollover_time_minutes
@@ -48,7 +48,7 @@ def broken_relations(config: Config) -> list[str]:
 
 
 def _log_topic_problems(config: Config) -> list[str]:
-    """Errors in the topic that the delivery log is to be shipped to."""
+    """Problems of the topic to which the delivery log is to be shipped."""
     text = config.geminga_delivery_log_topic
     if not text:
         return []

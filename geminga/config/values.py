@@ -1,4 +1,4 @@
-"""How each key of a configuration is read: its type, its bounds, and the value that a text stands for."""
+"""How each key of a configuration is read: its type, its bounds, and the value of a text."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def settings() -> dict[str, Setting]:
 
 
 def parse(setting: Setting, text: str) -> Any:
-    """The value that `text` stands for; `ValueError` says what would have been allowed."""
+    """The value of `text`. Raises `ValueError`, with the allowed values."""
     if setting.type is bool:
         return _parse_bool(text)
     if setting.type is int:

@@ -1,8 +1,8 @@
-"""A bound on the connections of one port, and which of them go when it is reached.
+"""Bounds the connections of one port, and chooses which to close at the bound.
 
-Only connections that are idle are ever closed for a newcomer, the longest idle one first. What idle means is
-the port's own: on the binary port a connection that has not sent CONNECT, on the admin port one without a
-request that is being answered. When none is idle, no connection is accepted until one closes or becomes idle.
+Only idle connections are ever closed for a new one, the longest idle one first. Each port defines idle: on
+the binary port a connection that has not sent CONNECT, on the admin port one without a pending request. When
+no connection is idle, no new one is accepted until one closes or becomes idle.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import trio
 log = logging.getLogger("geminga.server")
 
 FRESH_SECONDS = 0.1
-"""A connection has so long to send its first request before it may be closed to make room for others."""
+"""A new connection has this long to send its first request before it may be closed to make room."""
 WARNING_INTERVAL_S = 60.0
 
 Handler = Callable[[socket.socket, "Visit"], Awaitable[None]]
@@ -33,15 +33,15 @@ class Visit:
         self._scope = trio.CancelScope()
 
     def busy(self) -> None:
-        """It is not closed to make room from now on."""
+        """The connection may not be closed to make room from now on."""
         self._admission.set_busy(self)
 
     def idle(self) -> None:
-        """It may be closed to make room, after those that have been idle for longer."""
+        """The connection may be closed to make room, after those that have been idle for longer."""
         self._admission.set_idle(self)
 
     async def serve(self, sock: socket.socket, handle: Handler) -> None:
-        """Call `handle`, which closes the socket, also when it is cancelled because the visit ends."""
+        """Call `handle`, which closes the socket, even when it is cancelled because the visit ends."""
         try:
             with self._scope:
                 await handle(sock, self)
@@ -61,12 +61,12 @@ class Admission:
         self.open = 0
         self.closed_for_others = 0
         self._idle_since_s: dict[Visit, float] = {}
-        """In the order in which they became idle."""
+        """Idle connections, in the order in which they became idle."""
         self._changed = trio.lowlevel.ParkingLot()
         self._warned_s = -math.inf
 
     def enter(self) -> Visit:
-        """Count one more connection; `Visit.serve` takes it off again."""
+        """Count one more connection; `Visit.serve` removes it again."""
         self.open += 1
         visit = Visit(self)
         self.set_idle(visit)
@@ -88,7 +88,9 @@ class Admission:
         return self.open < self.connections_max
 
     async def make_room(self) -> None:
-        """Return once there is room for one more connection. Cancelling leaves at most one closed for it."""
+        """Return once there is room for one more connection. Cancelling has closed at most one connection
+        for it.
+        """
         # Idle ones make room for new ones, as a client that has sent nothing loses nothing: it connects
         # again. If all are busy the newcomer waits, and the system's queue of connections holds those behind
         # it.
@@ -101,7 +103,7 @@ class Admission:
                 await self._changed.park()
 
     def close_longest_idle(self) -> None:
-        """Nothing happens if none is idle."""
+        """Close the longest idle connection; does nothing if none is idle."""
         longest = next(iter(self._idle_since_s), None)
         if longest is not None:
             del self._idle_since_s[longest]
@@ -110,7 +112,7 @@ class Admission:
         self._warn()
 
     def _fresh_until_s(self) -> float:
-        """Until when the longest idle connection is left alone; infinite if none is idle."""
+        """Until when the longest idle connection is protected; infinite if none is idle."""
         # A connection that has just been accepted has not had the time to send anything: closing it for the
         # next one would, under a rush, let none through.
         since_s = next(iter(self._idle_since_s.values()), math.inf)

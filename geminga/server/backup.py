@@ -1,13 +1,15 @@
-"""A consistent copy of a running broker's data: what a crash at one moment would have left.
+"""A consistent copy of a running broker's data: the files that a crash at one moment would have left.
 
-A plain `cp -a` copies one file after the other, and what it took first is older than what it took last: the
-metadata may not know ledgers that the bookie's files hold, or know entries that these do not hold yet. Here
-one moment is fixed. While no metadata is committed (some milliseconds; publishing goes on) RocksDB links its
-tables of metadata and index into the copy, and the ends of journals and entry logs are noted. A ledger's
-record is durable before its first entry, so the metadata of that moment knows every ledger with an entry
-before those ends. Then the files are copied up to there: they only grow meanwhile, and none is deleted.
+A plain `cp -a` copies one file after the other, so the first files in the copy are older than the last ones.
+The metadata may then not know ledgers in the bookie's files, or know entries that these files do not have
+yet. A backup fixes one moment. While no metadata is committed (a few milliseconds; publishing continues),
+RocksDB links its tables of metadata and index into the copy, and the ends of journals and entry logs are
+recorded. A ledger's record is durable before its first entry, so the metadata of that moment knows every
+ledger with an entry before those ends. Then the files are copied up to these ends: they only grow meanwhile,
+and none is deleted.
 
-The copy opens like a data directory after `kill -9`. A receipt that left before the backup began is in it.
+The copy opens like a data directory after `kill -9`. It has every entry whose receipt left before the backup
+began.
 """
 
 from __future__ import annotations
@@ -42,9 +44,9 @@ from geminga.storage.disk import File, RealDisk
 from geminga.storage.key_value import RocksKeyValue
 
 UNFINISHED = ".unfinished"
-"""Behind the name of a copy that is being made."""
+"""The suffix of a copy that is not complete."""
 SLICE_BYTES = 8 * MIB
-"""Copied in one call off the loop: cancelling waits for so much."""
+"""Bytes copied in one call off the loop; cancelling waits for one call."""
 PIECE_BYTES = MIB
 FREE_BYTES_MIN = 64 * MIB
 """Free space that the copy must leave on its disk, which may be the broker's."""
@@ -57,7 +59,7 @@ class _Cut(NamedTuple):
     target: str
     length: int
     is_needed: bool = True
-    """Not a spare journal, which may have got another name since it was listed."""
+    """False for a spare journal, which may have been renamed since it was listed."""
 
 
 class Backup:
@@ -81,10 +83,10 @@ class Backup:
         self._lock = trio.Lock()
 
     async def __call__(self, directory: str) -> BackupReport:
-        """Copy everything to `directory`, a path that does not exist yet or an empty directory. The copy gets
-        this name when all of it is durable, before the return. Until then it is `directory` with
-        ".unfinished" appended, which is deleted after an error or when cancelled.
+        """Copy everything to `directory`, a path that does not exist yet or an empty directory.
 
+        The copy gets this name when all of it is durable, before the return. Until then its name is
+        `directory` with ".unfinished" appended; that is deleted after an error or when cancelled. Raises
         Conflict if the path cannot be used, or another backup is under way; StorageError if a disk fails.
         """
         if self._lock.locked():
@@ -202,7 +204,7 @@ class Backup:
         return (self._data_dir, old), (target, new)
 
     def _measured(self, cut: _Cut) -> _Cut | None:
-        """With its length; None if a spare journal was taken for the next one meanwhile."""
+        """The file with its length; None if a spare journal was reused meanwhile."""
         if cut.length >= 0:
             return cut
         try:
@@ -242,8 +244,8 @@ class Backup:
             source.close()
 
     async def _record_lists(self, target: str, moved: DirectoryLists) -> None:
-        """Directories outside of the data directory are inside the copy: a start of it must not touch the
-        originals.
+        """Directories outside of the data directory are inside the copy, so that a start of the copy does
+        not use the originals.
         """
         values = await self._disk.run(RocksKeyValue, os.path.join(target, METADATA))
         try:
@@ -275,7 +277,7 @@ class _Copied(NamedTuple):
 
 
 def _lists_inside(lists: DirectoryLists) -> DirectoryLists:
-    """The same lists with every directory inside the data directory, under a name of its own."""
+    """The lists with every directory inside the data directory, under a name of its own."""
     names = {
         name: name if name == DEFAULT else f"directory-{number}"
         for number, name in enumerate(lists.all(), start=1)
@@ -286,7 +288,7 @@ def _lists_inside(lists: DirectoryLists) -> DirectoryLists:
 
 
 def _copy_slice(source: File, copy: File, start: int, end: int) -> None:
-    """StorageError if the file has become shorter: entry logs and journals never do."""
+    """Raises StorageError if the file has become shorter, which entry logs and journals never do."""
     for offset in range(start, end, PIECE_BYTES):
         data = source.pread(offset, min(PIECE_BYTES, end - offset))
         if not data:

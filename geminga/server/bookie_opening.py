@@ -39,12 +39,12 @@ from geminga.storage.rocksdb import BlockCache
 
 
 class OpenBookie(NamedTuple):
-    """Recovered, and not running yet. The indexes have to run, too."""
+    """Recovered, and not running yet. The caller must run the indexes, too."""
 
     bookie: Bookie
     indexes: list[IndexDatabase]
     paths: list[str]
-    """All directories of its files."""
+    """All directories of the bookie's files."""
 
 
 async def open_bookie(
@@ -56,8 +56,9 @@ async def open_bookie(
     block_cache: BlockCache,
     held: contextlib.ExitStack,
 ) -> OpenBookie:
-    """`held` closes indexes and releases directories. `metadata.run` must be running: a first start with
-    other directories than the default records them. StorageError, also ForeignLists.
+    """Open the bookie; `held` closes indexes and releases directories. `metadata.run` must be running,
+    because a first start with other directories than the default records them. Raises StorageError,
+    including ForeignLists.
     """
     # An unmounted disk leaves an empty directory behind. A start once began an empty bookie there, beside
     # metadata that knew ledgers.
@@ -103,7 +104,9 @@ def _open_index(disk: Disk, path: str, cache: BlockCache, held: contextlib.ExitS
 
 
 def open_database(disk: Disk, path: str, cache: BlockCache, held: contextlib.ExitStack) -> RocksKeyValue:
-    """Created if absent; `held` closes it. Blocking. CorruptData if it is damaged."""
+    """Open a database, created if absent; `held` closes it. Blocking. Raises CorruptData if it
+    is damaged.
+    """
     disk.make_directory(path)
     disk.close_to_others(path)
     values = RocksKeyValue(path, block_cache=cache, descriptors=disk.descriptors)
@@ -119,7 +122,9 @@ async def _claimed_lists(
     instance: InstanceRecord,
     held: contextlib.ExitStack,
 ) -> DirectoryLists:
-    """The configured directories: those of the first start, all present, and of this instance."""
+    """The configured directories, after a check that they are those of the first start, all exist, and
+    belong to this instance.
+    """
     # A ledger belongs to a directory by its id modulo their number. With another list, or another order,
     # entries would be looked for where they are not.
     wanted = lists_from(data_dir, config.journal_directories, config.ledger_directories)

@@ -1,8 +1,8 @@
-"""How many files this process may have open, and how many of them each port gets.
+"""Divides the files that this process may have open between storage and ports.
 
-The limit holds for files and sockets together, and the storage must never go without: a journal that cannot
-open its next file stops every publisher. So the ports get what is left when the most that the storage may
-ever have open is set aside, and each port keeps to its share (`admission.py`).
+The limit covers files and sockets together, and the storage must never run out: a journal that cannot open
+its next file stops every publisher. So the maximum of the storage is reserved first, the ports share the
+rest, and each port keeps to its share (`admission.py`).
 """
 
 from __future__ import annotations
@@ -21,27 +21,31 @@ log = logging.getLogger("geminga.server")
 # About a thousand connections once took every descriptor, and 257 idle ones locked all clients out of the
 # admin port.
 PROCESS_FILES = 32
-"""Standard streams, the event loop's own, listening sockets, locks, and what Python opens to import."""
+"""Standard streams, the event loop's own files, listening sockets, locks, and files that Python opens to
+import.
+"""
 JOURNAL_FILES = 3
 LEDGER_DIRECTORY_FILES = OPEN_LOGS_MAX + 4
-"""Entry logs open for reading, the one that is written, its directory, and two more for a compaction."""
+"""Entry logs open for reading, the current entry log, its directory, and two more for a compaction."""
 DELIVERY_LOG_FILES = 2
 WEB_CONNECTIONS_MAX = 256
 CONNECTIONS_MIN = 16
-"""Connections of both ports together, however low the limit is: the storage may then wait for its files."""
+"""The least number of connections for both ports together, however low the limit is; the storage may then
+wait for its files.
+"""
 FILES_FEW = 1024
 """A limit below this is worth a warning."""
 NO_LIMIT = 1 << 20
-"""Stands for a limit that the system does not set or does not tell."""
+"""The value for a limit that the system does not set or does not report."""
 MAC_FILES_MAX = 10_240
-"""`OPEN_MAX`: macOS refuses a higher soft limit even where it calls the hard one infinite."""
+"""`OPEN_MAX`: macOS refuses a higher soft limit even if it reports an infinite hard limit."""
 
 
 class Division(NamedTuple):
     """How many open files each part of the process may have."""
 
     reserved: int
-    """For the storage and the process itself."""
+    """Files for the storage and the process itself."""
     binary_connections_max: int
     web_connections_max: int
 

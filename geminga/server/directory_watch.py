@@ -1,7 +1,7 @@
 """Notices directories that are removed, or replaced by others, while the broker runs.
 
-Files that are open go on taking writes and syncs after their directory is gone, so nothing fails by itself,
-and receipts would be given for entries that no later start can find.
+Open files accept writes and syncs even after their directory is gone, so nothing fails by itself, and the
+broker would confirm entries that no later start can find.
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ from geminga.errors import StorageError
 from geminga.storage.disk import Disk
 
 LOOK_S = 2.0
-"""Between two looks: one trip to a thread and a `stat` for each directory."""
+"""The interval between two checks; a check is one trip to a thread and a `stat` for each directory."""
 
 
 class DirectoryWatch:
-    """Of some directories that are there when it is made. Belongs to the event loop."""
+    """Watches directories that exist at construction. Belongs to the event loop."""
 
     def __init__(self, disk: Disk, paths: Sequence[str]) -> None:
-        """Blocking: a `stat` for each."""
+        """Blocking: a `stat` for each directory."""
         self._disk = disk
         self._known = {path: disk.identity(path) for path in paths}
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Until cancelled. StorageError, which names the directory and says what to do, once one is gone."""
+        """Check until cancelled. Raises StorageError, which names the directory and the next step, once one
+        is gone.
+        """
         # By identity, since the open files of a removed directory can still be written without an error.
         # Receipts of the last two seconds may be lost; to look at each write would cost more than the write.
         task_status.started()
@@ -39,7 +41,7 @@ class DirectoryWatch:
                 )
 
     async def gone(self) -> str:
-        """The first directory that is not what it was; "" if all are."""
+        """The first directory that is gone or was replaced; "" if there is none."""
         return await self._disk.run(self._gone)
 
     def _gone(self) -> str:

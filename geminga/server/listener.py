@@ -1,4 +1,4 @@
-"""Accept connections on one listening socket and give each a task of its own."""
+"""Accepts connections on one listening socket and starts a task for each."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ log = logging.getLogger("geminga.broker")
 ACCEPT_BACKLOG = 1024
 ACCEPT_RETRY_SECONDS = 0.1
 OVERLOAD_ERRNOS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS}
-"""Too many files, or no memory for one more socket: wait a little, the others are served on."""
+"""Too many open files, or no memory for one more socket: wait a little; other connections are
+still served.
+"""
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
-    """Listening sockets for a host, one per address it resolves to; port 0 picks one free port for all.
+    """Listening sockets for a host, one for each of its addresses; port 0 picks one free port for all.
 
-    Raises `OSError` when an address is taken or not this machine's.
+    Raises `OSError` when an address is taken or is not this machine's.
     """
     sockets: list[socket.socket] = []
     try:
@@ -48,16 +50,16 @@ def bind(host: str, port: int) -> list[socket.socket]:
 
 
 def is_loopback(listener: socket.socket) -> bool:
-    """True if only this machine reaches the address."""
+    """Whether only this machine can reach the address."""
     return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
 
 
 async def accept_forever(
     listener: socket.socket, nursery: trio.Nursery, admission: Admission, handle: Handler
 ) -> None:
-    """Hand every accepted socket to `handle` in a task of `nursery`; `handle` closes it.
+    """Pass every accepted socket to `handle` in a task of `nursery`; `handle` closes it.
 
-    At the bound of `admission` a newcomer is accepted once an idle connection was closed for it, or one has
+    At the bound of `admission`, a new connection is accepted once an idle one was closed for it, or one has
     left; until then it waits in the system's queue.
     """
     with listener:

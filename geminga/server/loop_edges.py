@@ -1,9 +1,9 @@
 """Work done once at the edges of each turn of the event loop, without a task.
 
-A single message costs little compared with the turns of the loop that it takes. So the output of a turn
+A single message costs little compared with the turns of the loop that it needs. So the output of a turn
 leaves at its end: one write to each client with unsent bytes, and one wake-up of each journal's thread with
-work. What the journals have made durable is reported before the next turn's tasks run, so that all that
-follows from it happens in that turn.
+work. Durable groups of the journals are reported before the next turn's tasks run, so that all their
+consequences follow in that turn.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from geminga.broker.flow.outbox import Outgoing
 
 
 class LoopEdges(trio.abc.Instrument):
-    """Called by trio before and after the loop looks for events, which is where it may sleep."""
+    """trio calls this before and after the loop waits for events, which is when it may sleep."""
 
     def __init__(self, journals: JournalSet, outgoing: Outgoing, turns: LoopTurns) -> None:
         self._turns = turns
@@ -28,7 +28,9 @@ class LoopEdges(trio.abc.Instrument):
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Call both edges, from the end of the turn that enters this to the end of the one that leaves."""
+        """Call both edges, from the end of the turn that enters this context to the end of the turn that
+        leaves it.
+        """
         trio.lowlevel.add_instrument(self)
         try:
             with self._outgoing.sending(), self._journals.following_turns():
@@ -37,7 +39,7 @@ class LoopEdges(trio.abc.Instrument):
             trio.lowlevel.remove_instrument(self)
 
     def before_io_wait(self, timeout: float) -> None:
-        """The end of a turn. No task may be woken here: the loop has seen that none waits, and may sleep."""
+        """The end of a turn. No task may be woken here: the loop has found none to run, and may sleep."""
         # Bytes first: the thread that is woken then takes the interpreter, when the loop has nothing left to
         # do.
         try:
@@ -48,7 +50,7 @@ class LoopEdges(trio.abc.Instrument):
             _end_run(error)
 
     def after_io_wait(self, timeout: float) -> None:
-        """The beginning of a turn: tasks that are woken here run in it."""
+        """The beginning of a turn: tasks that are woken here run in this turn."""
         # Syncs were once reported through trio's queue of callbacks, which cost each a turn of its own.
         try:
             self._turns.begin()
@@ -58,7 +60,7 @@ class LoopEdges(trio.abc.Instrument):
 
 
 def _end_run(error: BaseException) -> None:
-    """Have the loop end with this bug, as it ends with a bug in any callback."""
+    """End the loop with this bug, as a bug in any callback does."""
     trio.lowlevel.current_trio_token().run_sync_soon(_raise, error)
 
 

@@ -17,14 +17,16 @@ from geminga.storage.key_value import KeyValue
 from geminga.storage.rocksdb import BlockCache
 
 TOPIC_BYTES = 8 * KIB
-"""Memory of a loaded topic without subscriptions, and..."""
+"""Memory of a loaded topic without subscriptions."""
 SUBSCRIPTION_BYTES = 3 * KIB
-"""...each of these without consumers: `bench/many_topics.py` measures a topic with one of them."""
+"""Memory of a subscription without consumers. `bench/many_topics.py` measures a topic with one
+subscription.
+"""
 
 
 class MemoryMeter:
-    """Collects the figures of all parts when it is called. It runs on the loop for some 20 us, and about one
-    more for each loaded topic.
+    """Collects the figures of all parts when it is called. A call takes about 20 us on the loop, and about 1
+    us more for each loaded topic.
     """
 
     def __init__(
@@ -50,7 +52,9 @@ class MemoryMeter:
         self._start_bytes = self._used(resident_bytes())["process"]
 
     def _buffer_bytes(self) -> int:
-        """RocksDB's, of all databases; each counts the cache that they share, which is left out."""
+        """RocksDB's memory for all databases, without the cache that they share, which each of
+        them counts.
+        """
         blocks = self._block_cache.usage_bytes()
         return sum(database.memory_bytes() - blocks for database in self._databases)
 
@@ -115,7 +119,7 @@ class MemoryMeter:
 
 
 def resident_bytes() -> int:
-    """Of this process; 0 where the system does not say."""
+    """The resident bytes of this process; 0 if the system does not report them."""
     if sys.platform != "linux":
         return 0
     import resource

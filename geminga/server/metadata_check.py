@@ -1,12 +1,12 @@
-"""Check that the metadata belongs to the bookie, before the first byte is written.
+"""Checks that the metadata belongs to the bookie, before the first byte is written.
 
-RocksDB rewrites its log and manifest when it opens a directory for writing, and a file that is put back after
-that is of no use. So both databases are opened for reading only first, and a start that is refused here has
-written nothing but its process id into the lock's file: the right files put back afterwards are enough.
+RocksDB rewrites its log and manifest when it opens a directory for writing, and a file that is restored
+after that is useless. So both databases are first opened read-only. A start that is refused here has written
+nothing but its process id into the lock's file, and restoring the right files is enough.
 
-The look costs two openings of RocksDB, the rows of the index that a start keeps in memory anyway, the list of
-ledgers, and the tables of the journals' groups behind the marks. A data directory that is new has none of it.
-Nothing runs on the directory meanwhile (its lock is held), so what is seen here is what is opened next.
+The check costs two openings of RocksDB, the rows of the index that a start keeps in memory anyway, the list
+of ledgers, and the tables of the journals' groups behind the marks. A new data directory has none of these.
+The directory's lock is held, so the start opens the files that were checked.
 """
 
 from __future__ import annotations
@@ -45,25 +45,26 @@ METADATA = "metadata"
 
 
 class MetadataBehind(StorageError):
-    """The bookie holds what the metadata does not know. Nothing was written."""
+    """The bookie has ledgers that the metadata does not know. Nothing was written."""
 
 
 class Directories(NamedTuple):
-    """A data directory seen for reading only."""
+    """A data directory, opened read-only."""
 
     lists: DirectoryLists
     held: HeldLedgers
     comparison: Comparison
     lost_instance: str
-    """The instance that made the directories, if the metadata has no record of one: that is durable before
-    the first cookie is written. "" if it has one, or no directory has a cookie.
+    """The instance in the directories' cookies, if the metadata has no record of an instance: that record is
+    durable before the first cookie is written. "" if the metadata has one, or no directory has a cookie.
     """
 
 
 def check_metadata(disk: Disk, data_dir: str, wanted: DirectoryLists, *, cluster: str) -> None:
-    """MetadataBehind, naming ledgers, topics and entries and what to do, if the metadata has no record of
-    ledgers that the bookie holds. `wanted` and `cluster` are of the configuration: used where the metadata
-    has none. Blocking; the caller holds the data directory's lock. CorruptData if the metadata is damaged.
+    """Raise MetadataBehind if the metadata has no record of ledgers that the bookie has. The text names
+    ledgers, topics and entries, and the next step. `wanted` and `cluster` are configured values, used if the
+    metadata has none. Blocking; the caller holds the data directory's lock. Raises CorruptData if the
+    metadata is damaged.
     """
     if not (
         disk.exists(os.path.join(data_dir, METADATA))
@@ -79,8 +80,8 @@ def check_metadata(disk: Disk, data_dir: str, wanted: DirectoryLists, *, cluster
 
 
 def look_at(disk: Disk, data_dir: str, wanted: DirectoryLists) -> Directories:
-    """Blocking. ForeignLists if the metadata is of another instance than a directory; CorruptData if it is
-    damaged.
+    """Blocking. Raises ForeignLists if the metadata is of another instance than a directory; CorruptData if
+    it is damaged.
     """
     with contextlib.ExitStack() as opened:
         metadata = _metadata(disk, os.path.join(data_dir, METADATA), opened)
@@ -121,7 +122,7 @@ def _lists(
 
 
 def _index(disk: Disk, path: str, cache: BlockCache, opened: contextlib.ExitStack) -> RocksKeyValue | None:
-    """None if the start will rebuild the index."""
+    """The index; None if the start will rebuild it."""
     if not disk.exists(os.path.join(path, "CURRENT")) or disk.exists(path + NOTE):
         return None
     # A damaged index is no reason to refuse: the start rebuilds it from the entry logs.
@@ -151,7 +152,7 @@ def names_of(disk: Disk, data_dir: str, lists: DirectoryLists) -> dict[int, Ledg
 
 
 def refusal(disk: Disk, data_dir: str, seen: Directories, *, cluster: str) -> str:
-    """Why a start is refused, and what to do next; several lines."""
+    """The text of a refused start, with the next step; several lines."""
     flags = f"--data-dir {shlex.quote(data_dir)}"
     if seen.lost_instance:
         flags += _lost_flags(data_dir, seen.lists, cluster)
@@ -192,7 +193,7 @@ def refusal(disk: Disk, data_dir: str, seen: Directories, *, cluster: str) -> st
 
 
 def _lost_flags(data_dir: str, lists: DirectoryLists, cluster: str) -> str:
-    """What the metadata would have told the command."""
+    """The flags of the command that the metadata would have made unnecessary."""
     flags = f" --cluster {shlex.quote(cluster)}" if cluster != "standalone" else ""
     if lists != DirectoryLists():
         for name, paths in zip(("journal", "ledger"), lists, strict=True):

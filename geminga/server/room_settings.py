@@ -1,4 +1,4 @@
-"""From the configuration by Pulsar's names to the settings that each room takes."""
+"""Maps the configuration with Pulsar's names to the settings of each room."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def bookie_settings(config: Config) -> BookieSettings:
 
 
 def _group_bytes_max(config: Config, bytes_max: int) -> int:
-    """The limit for all journals together, like every limit on memory."""
+    """The limit for all journals together, as every limit on memory."""
     each = config.journal_buffered_writes_threshold
     return min(each * max(1, len(config.journal_directories)), bytes_max) if each else bytes_max
 
@@ -77,8 +77,8 @@ def _group_entries_max(config: Config) -> int:
 
 
 def _free_bytes_min(config: Config, write_cache_bytes: int) -> int:
-    """Free space for the content of the write cache, which the next start must be able to flush. 0 stays 0:
-    then only the share counts.
+    """Free space for the content of the write cache, which the next start must be able to flush. 0 stays 0;
+    only the share of the disk counts then.
     """
     return config.disk_free_bytes_min and max(config.disk_free_bytes_min, 2 * write_cache_bytes)
 
@@ -134,7 +134,7 @@ def broker_settings(config: Config) -> BrokerSettings:
 
 
 def default_policies(config: Config) -> EffectivePolicies:
-    """The policies of topics that neither the topic nor its namespace sets."""
+    """The policies that apply if neither the topic nor its namespace sets them."""
     action = config.backlog_quota_default_retention_policy
     relative = config.dispatch_throttling_rate_relative_to_publish_rate
     inactive_s = config.broker_delete_inactive_topics_max_inactive_duration_seconds
@@ -276,11 +276,11 @@ class DeliveryLogSettings(NamedTuple):
     file_bytes_max: int
     total_bytes_max: int
     topic: str
-    """Where it is shipped to, in full; "": nowhere."""
+    """The full name of the topic to which the log is shipped; "" for none."""
 
 
 def delivery_log_settings(config: Config) -> DeliveryLogSettings | None:
-    """None if no delivery log is written."""
+    """None if the delivery log is off."""
     if not config.geminga_delivery_log_directory:
         return None
     topic = config.geminga_delivery_log_topic

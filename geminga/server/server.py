@@ -1,9 +1,8 @@
 """Composition root: opens the rooms from the disk upward, owns their nurseries, closes them in reverse.
 
-Two nurseries, one inside the other. The outer one (storage) is shielded: a stop cancels the inner one first
-(service: listeners, connections, topics), then closes topics and persists cursors, and only then stops the
-journal and the metadata writer. A disk that fails ends the service at once, and `serve` raises
-`StorageError`.
+Two nested nurseries. The outer one (storage) is shielded: a stop cancels the inner one first (service:
+listeners, connections, topics), then closes topics and persists cursors, and only then stops the journal and
+the metadata writer. A failed disk ends the service at once, and `serve` raises `StorageError`.
 """
 
 from __future__ import annotations
@@ -76,9 +75,9 @@ log = logging.getLogger("geminga.server")
 LOCK, BOOKIE = "lock", DEFAULT
 """Names inside a data directory, besides `METADATA`."""
 STOP_SECONDS = 10.0
-"""The longest that an orderly stop may take; the recovery of the next start does the rest."""
+"""The limit of an orderly stop; the recovery of the next start does the rest."""
 FAILURE_SECONDS = 0.5
-"""The time that pending publishers have to read that the disk has failed."""
+"""How long pending publishers have to read the error after a disk has failed."""
 
 
 class Addresses(NamedTuple):
@@ -97,9 +96,9 @@ async def serve(
 ) -> None:
     """Run a broker on `data_dir` until cancelled; then stop in order and return.
 
-    `dropped_log_lines` says, for the metrics, how many lines of the log found no room so far.
-    `task_status` gets the ports once both answer. Raises `OSError` when a port is taken, `StorageError` when
-    the directory cannot be used or its disk fails while running.
+    `dropped_log_lines` returns, for the metrics, the number of dropped log lines. `task_status` gets the
+    ports once both answer. Raises `OSError` when a port is taken, `StorageError` when the directory cannot
+    be used or its disk fails while running.
     """
     # Ports are bound before the data directory is touched: if one is taken, no recovery has run for nothing.
     files_max = raise_files_max()
@@ -148,7 +147,7 @@ def _bind(listening: contextlib.ExitStack, host: str, port: int) -> list[socket.
 
 
 class _Doors:
-    """The listening sockets, and the bounds of what is accepted on them."""
+    """The listening sockets, and the bounds on their connections."""
 
     def __init__(self, binary: list[socket.socket], web: list[socket.socket], division: Division) -> None:
         self.binary = binary
@@ -157,7 +156,7 @@ class _Doors:
         self.to_web = Admission("admin port", division.web_connections_max)
 
     def make_room_soon(self) -> Callable[[], None]:
-        """A function for any thread that frees a descriptor or two by closing idle connections."""
+        """A function for any thread, which frees a few descriptors by closing idle connections."""
         token = trio.lowlevel.current_trio_token()
 
         def make_room() -> None:
@@ -168,7 +167,7 @@ class _Doors:
 
 
 class _Failure:
-    """The first thing that broke below; the service is stopped for it."""
+    """The first failure of a room below; the service stops for it."""
 
     def __init__(self, service: trio.CancelScope) -> None:
         self._service = service

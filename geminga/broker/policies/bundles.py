@@ -1,4 +1,6 @@
-"""Bundles: parts of a namespace's hash range, only shown, since one process serves all of them. Pure."""
+"""Bundles: parts of a namespace's hash range. They are only shown, because one process serves all of them.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ def bundle_boundaries(bundles: int) -> list[str]:
 
 
 def bundle_count(given: object) -> int:
-    """Of the policies that a namespace is created with. `PeerError`."""
+    """The number of bundles in the policies of a new namespace. Raises `PeerError`."""
     count = given.get("numBundles", BUNDLES_DEFAULT) if isinstance(given, dict) else BUNDLES_DEFAULT
     if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= BUNDLES_MAX:
         raise PeerError(
@@ -35,8 +37,8 @@ def bundle_count(given: object) -> int:
 
 
 def bundle_range(name: NamespaceName, bundle: str, boundaries: Sequence[str]) -> tuple[int, int]:
-    """The first hash of a bundle, and the first one behind it. `InvalidName` if the namespace has no such
-    bundle.
+    """The first hash of a bundle, and the first hash after it. Raises `InvalidName` if the namespace has no
+    such bundle.
     """
     found = _BUNDLE.fullmatch(bundle)
     if found is None:
@@ -55,14 +57,16 @@ def bundle_range(name: NamespaceName, bundle: str, boundaries: Sequence[str]) ->
 
 
 def bundle_of(topic: str, boundaries: Sequence[str]) -> str:
-    """The bundle that holds a topic, by its full name."""
+    """The bundle of a topic, given its full name."""
     starts = [int(boundary, 16) for boundary in boundaries]
-    place = min(bisect_right(starts, topic_hash(topic)), len(starts) - 1)
-    return f"{_text(starts[place - 1])}_{_text(starts[place])}"
+    after = min(bisect_right(starts, topic_hash(topic)), len(starts) - 1)
+    return f"{_text(starts[after - 1])}_{_text(starts[after])}"
 
 
 def split(boundaries: Sequence[str], low: int, high: int) -> list[str]:
-    """The boundaries with the bundle from `low` to `high` in halves. `PeerError` if there are too many."""
+    """The boundaries after the bundle from `low` to `high` was split in halves. Raises `PeerError` if there
+    are too many.
+    """
     if len(boundaries) > BUNDLES_MAX:
         raise PeerError(f"a namespace has at most {BUNDLES_MAX} bundles")
     starts = sorted({*(int(boundary, 16) for boundary in boundaries), (low + high) // 2})
@@ -70,7 +74,7 @@ def split(boundaries: Sequence[str], low: int, high: int) -> list[str]:
 
 
 def topic_hash(topic: str) -> int:
-    """Where a topic lies in the range, by its full name."""
+    """The hash of a topic in the range, given its full name."""
     return zlib.crc32(topic.encode())
 
 

@@ -1,7 +1,7 @@
-"""What an operator may set that is no policy of a namespace: other clusters, resource groups, racks, quotas.
+"""Settings of an operator that are no policy of a namespace: other clusters, resource groups, racks, quotas.
 
-Most of it has no meaning in one process. It is kept as the JSON that came in, a record for each document, so
-that what was set is returned, after a restart too.
+Most of them have no meaning in one process. Each is stored as the JSON of the request, in a record of its
+own, and returned, even after a restart.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BOOKIE_RACKS: Final = "bookie-racks"
 DYNAMIC_CONFIGURATION: Final = "dynamic-configuration"
 
 ABSENT: Final = object()
-"""What `change` gets for a document that is not there; returned, it deletes the document."""
+"""The value that `change` gets for a missing document. If `change` returns it, the document is deleted."""
 
 
 class Documents:
@@ -40,12 +40,12 @@ class Documents:
         return ABSENT if stored is None else records.decode(DocumentRecord, stored.value, path).value
 
     def names(self, kind: str, *names: str) -> list[str]:
-        """Of the documents right below, sorted."""
+        """Names of the documents directly below, sorted."""
         return sorted(map(decode_name, self._metadata.children(records.document_path(kind, *names))))
 
     async def change(self, kind: str, *names: str, change: Callable[[Any], Any]) -> None:
-        """Replace a document by what `change` makes of it, durable on return; it may be called again when
-        another write came first; what it raises is raised.
+        """Replace a document by the result of `change`, durable on return. `change` may be called again when
+        another write came first; its exceptions are raised.
         """
         path = records.document_path(kind, *names)
         while True:
@@ -68,5 +68,5 @@ class Documents:
         await self.change(kind, *names, change=lambda old: value)
 
     async def delete(self, kind: str, *names: str) -> None:
-        """May be repeated."""
+        """Delete a document. May be repeated."""
         await self.change(kind, *names, change=lambda old: ABSENT)

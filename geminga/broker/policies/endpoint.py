@@ -1,4 +1,4 @@
-"""How a level of the admin API serves a policy: the rows of `table.py` and `inert.py` are made of these."""
+"""How a level of the admin API serves a policy: the parts of the rows in `table.py` and `inert.py`."""
 
 from __future__ import annotations
 
@@ -12,29 +12,31 @@ class Endpoint(NamedTuple):
     """How one level of the admin API serves a policy."""
 
     path: str
-    """Behind the namespace's or the topic's own path."""
+    """The path after the namespace's or the topic's own path."""
     method: str = "POST"
     empty: Empty = "unset"
-    """What a body of `null` does; "zero" and "refuse" take no empty body either."""
+    """How a body of `null` is treated; "zero" and "refuse" do not accept an empty body either."""
     negative: str = ""
-    """What is said to a number below 0; nothing: it is taken."""
+    """The text for a number below 0; if empty, the number is accepted."""
     unset: object = UNSET_SHOWN
-    """What GET answers while nothing is set; None: no body."""
+    """The answer of GET while nothing is set; None: no body."""
     unset_status: int = 200
     applied: object = None
-    """What a topic's GET answers for what holds, while no level has set it and nothing here goes by it."""
+    """A topic's answer to GET for the effective value, while no level has set it and the policy has no
+    effect here.
+    """
     removable: bool = True
     remove_path: str = ""
-    """Where DELETE is, if not at `path`."""
+    """The path of DELETE, if it differs from `path`."""
     readable: bool = True
     status: int = 204
-    """Of a change that was made."""
+    """The status of a successful change."""
     refusal: str = ""
-    """What is said (412) to an empty body or `null`."""
+    """The text (412) for an empty body or `null`."""
     removed: object = None
-    """What DELETE sets; None: nothing is set any more."""
+    """The value that DELETE sets; None: DELETE removes the value."""
     fixed: object = None
-    """What a change sets, whatever its body; None: the body."""
+    """The value that a change sets, whatever its body is; None: the body."""
 
 
 class Policy(NamedTuple):
@@ -43,17 +45,17 @@ class Policy(NamedTuple):
     name: str
     kind: Any
     keys: tuple[str, ...] = ()
-    """In a namespace's record; of a rate each holds a value for every cluster."""
+    """The keys in a namespace's record; for a rate, each key has a value for every cluster."""
     is_rate: bool = False
     namespace: Endpoint | None = None
     topic: Endpoint | None = None
     member: str = ""
-    """It is one member of the object at its key, with what `whole` has for the others."""
+    """The policy is one member of the object at its key; `whole` has the values of the other members."""
     whole: Any = None
     acted_upon: bool = True
-    """Whether anything in this broker goes by it."""
+    """Whether the policy has an effect in this broker."""
     is_own: bool = False
-    """Not Pulsar's: it is served below `/geminga/policies`, not below `/admin/v2`."""
+    """Whether the policy is Geminga's own, and served below `/geminga/policies` instead of `/admin/v2`."""
 
 
 def count_endpoint(

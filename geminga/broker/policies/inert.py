@@ -1,7 +1,7 @@
-"""Policies that nothing in this broker goes by: a row each, checked, kept and shown as in Pulsar.
+"""Policies without effect in this broker: one row each, checked, stored and shown as in Pulsar.
 
-A row names the policy, its type, its key in `namespaces policies`, and how each level of the admin
-API serves it. No code reads the values.
+A row names the policy, its type, its key in `namespaces policies`, and how each level of the admin API
+serves it. No code reads the values.
 """
 
 from __future__ import annotations

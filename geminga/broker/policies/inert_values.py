@@ -1,4 +1,4 @@
-"""Values of the policies that are kept and shown only: as `values.py`, one struct for each."""
+"""Values of the policies that are only stored and shown: as in `values.py`, one struct for each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Number = Int64 | UnsetType
 
 
 class EntryFilters(msgspec.Struct, frozen=True):
-    """Names of filters, with commas between; no filter is installed here."""
+    """Names of filters, separated by commas; no filter is installed here."""
 
     names: str = msgspec.field(default="", name="entryFilterNames")
 
@@ -38,7 +38,7 @@ class EntryFilters(msgspec.Struct, frozen=True):
 
 
 class OffloadPolicies(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Where old ledgers would be moved to. The defaults are Pulsar's."""
+    """Where Pulsar would offload old ledgers. The defaults are Pulsar's."""
 
     offloaders_directory: str = "./offloaders"
     managed_ledger_offload_driver: Text = UNSET
@@ -93,7 +93,9 @@ class ResourceGroup(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ResourceQuota(msgspec.Struct, frozen=True, rename="camel"):
-    """What a bundle would be counted for when brokers share the load. The defaults are Pulsar's."""
+    """The load that a bundle would count for if several brokers shared the load. The defaults
+    are Pulsar's.
+    """
 
     msg_rate_in: float = 40.0
     msg_rate_out: float = 120.0

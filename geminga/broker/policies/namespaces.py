@@ -1,8 +1,8 @@
-"""Tenants, namespaces and the policies that were set for each.
+"""Tenants, namespaces and the policies of each.
 
-Everything is a record in the metadata store, durable when a call returns. Policies are kept as the JSON that
-came in, under Pulsar's own keys, so that what this broker does not act upon is still stored and returned.
-Texts and codes are Pulsar 4.0's; admin clients show them to people.
+Everything is a record in the metadata store, durable when a call returns. Policies are stored as the JSON of
+the request, under Pulsar's own keys, so that policies without effect here are still stored and returned.
+Texts and codes are Pulsar 4.0's; admin clients show them to users.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PUBLIC = "public"
 SYSTEM = "pulsar"
 LOCAL = "geminga_local_policies"
-"""In a namespace's record: what Pulsar keeps beside the policies and does not show with them."""
+"""Keys that Pulsar stores beside the policies in a namespace's record and does not show with them."""
 
 
 class TenantNotFound(PeerError):
@@ -56,12 +56,14 @@ class Namespaces:
 
     def call_on_policies_change(self, listener: Callable[[NamespaceName], None]) -> None:
         """From now on call `listener` with each namespace whose policies have changed, once that is durable
-        and before the request that changed them is answered.
+        and before the request is answered.
         """
         self._listeners.append(listener)
 
     async def bootstrap(self) -> None:
-        """Make what every Pulsar has: public/default for users, pulsar/system for itself. Idempotent."""
+        """Create the namespaces of every Pulsar: public/default for users, pulsar/system for itself.
+        Idempotent.
+        """
         puts: list[Put] = []
         for tenant, namespace in ((PUBLIC, "default"), (SYSTEM, "system")):
             if self._metadata.get(records.tenant_path(tenant)) is None:
@@ -77,7 +79,7 @@ class Namespaces:
         return NamespaceRecord(policies=policies, created_ms=self._clock.now_ms(), bundles=bundles)
 
     def clusters(self) -> set[str]:
-        """Of this broker, and those that an operator has named beside it."""
+        """This broker's cluster, and those that an operator has added."""
         named = self._metadata.children(records.document_path(CLUSTERS))
         return {self.cluster, *map(decode_name, named)}
 
@@ -158,20 +160,20 @@ class Namespaces:
         return [namespace for tenant in self.tenants() for namespace in self.namespaces(tenant)]
 
     def each_record(self) -> Iterator[NamespaceRecord]:
-        """What was stored for every namespace, in no order."""
+        """The stored record of every namespace, in no order."""
         for text in self.all_namespaces():
             tenant, _, local = text.partition("/")
             yield self.record(NamespaceName(tenant, local))
 
     def record(self, name: NamespaceName) -> NamespaceRecord:
-        """What was stored. Raises `NamespaceNotFound`."""
+        """The stored record. Raises `NamespaceNotFound`."""
         stored = self._metadata.get(records.namespace_path(name))
         if stored is None:
             raise NamespaceNotFound("Namespace does not exist")
         return records.decode(NamespaceRecord, stored.value, records.namespace_path(name))
 
     def policies(self, name: NamespaceName) -> dict[str, Any]:
-        """All policies under Pulsar's keys: what was set over what holds without. Raises
+        """All policies under Pulsar's keys: the stored ones, and defaults for the others. Raises
         `NamespaceNotFound`.
         """
         record = self.record(name)
@@ -181,7 +183,7 @@ class Namespaces:
         return found
 
     async def create(self, name: NamespaceName, policies: dict[str, Any] | None = None) -> None:
-        """Raises `TenantNotFound`, `Conflict` if it exists, `PeerError` for policies that make no sense."""
+        """Raises `TenantNotFound`, `Conflict` if it exists, `PeerError` for invalid policies."""
         given = dict(policies or {})
         given.pop(LOCAL, None)
         bundles = bundle_count(given.pop("bundles", None))
@@ -229,7 +231,8 @@ class Namespaces:
         self, name: NamespaceName, change: Callable[[dict[str, Any]], dict[str, Any]]
     ) -> None:
         """Replace a namespace's own policies by `change(policies)`, which is called again if another request
-        has changed them first. Durable on return. Raises `NamespaceNotFound`, and what `change` raises.
+        has changed them first. Durable on return. Raises `NamespaceNotFound`, and the exceptions of
+        `change`.
         """
         path = records.namespace_path(name)
         while True:
@@ -264,7 +267,7 @@ class Namespaces:
 
 
 def _plain(clusters: object) -> str:
-    """As Java prints a list."""
+    """The list in Java's notation."""
     return f"[{', '.join(map(str, clusters))}]" if isinstance(clusters, list) else str(clusters)
 
 

@@ -26,12 +26,12 @@ Policies = dict[str, Any]
 
 
 def granted(policies: Mapping[str, Any], part: str) -> dict[str, Any]:
-    """One part of what is granted; empty if nothing is."""
+    """One part of the granted permissions; empty if there is none."""
     return dict((policies.get(KEY) or {}).get(part) or {})
 
 
 def actions_of(body: object) -> list[str]:
-    """The actions in a request's body, a name or its number each. `PolicyRefused`."""
+    """The actions in a request's body, each given by name or number. Raises `PolicyRefused`."""
     if not isinstance(body, list):
         raise PolicyRefused("Actions should not be null" if body is None else "expected a list of actions")
     found = set()

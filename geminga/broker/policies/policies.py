@@ -59,7 +59,7 @@ log = logging.getLogger("geminga.broker")
 NAMESPACES_REMEMBERED_MAX = 1_000
 NO_TOPIC_POLICIES = TopicPoliciesRecord()
 NOTHING: Overrides = {}
-"""The own policies of nearly every topic; one object for all."""
+"""The own policies of nearly every topic: one shared object."""
 SUBSCRIPTION_RATES, SUBSCRIPTION_RATES_MAX = "subscription_rates", 1_000
 NO_QUOTA = BacklogQuota(-1, -1, "producer_request_hold")
 
@@ -71,9 +71,9 @@ class EffectivePolicies(msgspec.Struct, frozen=True, kw_only=True):
     message_ttl_s: int = 0
     """0: nothing expires."""
     quota_size: BacklogQuota = NO_QUOTA
-    """Its `limit_size` counts: bytes that a subscription may have in its backlog."""
+    """`limit_size` is in force: the bytes that a subscription may have in its backlog."""
     quota_age: BacklogQuota = NO_QUOTA
-    """Its `limit_time` counts: seconds since the oldest message of a backlog was published."""
+    """`limit_time` is in force: the seconds since the oldest message of a backlog was published."""
     delayed_delivery: DelayedDelivery = DelayedDelivery(1000, True, 0)
     ttl_from_due_time: bool = False
     """A delayed message's TTL begins when it is due."""
@@ -81,11 +81,11 @@ class EffectivePolicies(msgspec.Struct, frozen=True, kw_only=True):
     """Messages that are not due do not count for backlog quotas, and ages count from the due time."""
     publish_rate: PublishRate | None = None
     broker_publish_rate: PublishRate = PublishRate()
-    """Where neither topic nor namespace has one."""
+    """The rate that applies if neither topic nor namespace has one."""
     dispatch_rate: DispatchRate = DispatchRate(period_s=1)
     subscription_dispatch_rate: DispatchRate = DispatchRate(period_s=1)
     subscription_rates: Mapping[str, DispatchRate] = {}
-    """Those of the topic's subscriptions that have one of their own, by name."""
+    """By name, the rates of the topic's subscriptions that have their own."""
     subscribe_rate: SubscribeRate = SubscribeRate(0, 30)
     deduplication: bool = False
     deduplication_snapshot_interval_s: int = 120
@@ -103,15 +103,15 @@ class EffectivePolicies(msgspec.Struct, frozen=True, kw_only=True):
     schema_compatibility: str = "FULL"
     schema_validation_enforced: bool = False
     schema_auto_update: bool = True
-    """Whether a producer may bring a new version of a schema."""
+    """Whether a producer may register a new version of a schema."""
     subscription_expiration_minutes: int = 0
     auto_topic_creation: AutoTopicCreation = AutoTopicCreation(True, "non-partitioned", 1)
-    """Of topics that are not there yet, by the policies of their namespace."""
+    """The rule for new topics, from the policies of their namespace."""
     topics_max: int = 0
-    """How many topics the namespace may have, each partition counted."""
+    """The limit of topics in the namespace; each partition counts."""
 
     def with_overrides(self, overrides: Overrides) -> EffectivePolicies:
-        """Policies that nothing goes by are no attributes here."""
+        """A copy with these values. Policies without effect are no attributes here."""
         known = {name: value for name, value in overrides.items() if name in self.__struct_fields__}
         return msgspec.structs.replace(self, **known) if known else self
 
@@ -120,7 +120,7 @@ Listener = Callable[[EffectivePolicies], None]
 
 
 class _Attached:
-    """A topic that is loaded, or has loaded partitions: its own policies, and the listeners of changes."""
+    """A topic that is loaded, or has loaded partitions: its own policies, and the listeners for changes."""
 
     __slots__ = ("listeners", "overrides")
 
@@ -144,7 +144,7 @@ class Policies:
         self._of_namespace: dict[str, Overrides] = {}
         self._said: set[str] = set()
         self._shared: dict[str, EffectivePolicies] = {}
-        """By namespace: the effective policies of its topics that set none themselves."""
+        """By namespace, the effective policies of its topics without policies of their own."""
         self._attached: dict[NamespaceName, dict[TopicName, _Attached]] = {}
         namespaces.call_on_policies_change(self._namespace_changed)
 
@@ -167,7 +167,7 @@ class Policies:
         return shared.with_overrides(of_topic)
 
     def attach(self, topic: TopicName, listener: Listener) -> EffectivePolicies:
-        """The effective policies now. `listener` is called with the new ones after each change, until
+        """The current effective policies. `listener` is called with the new ones after each change, until
         `detach`.
         """
         topics = self._attached.setdefault(topic.namespace, {})
@@ -178,7 +178,7 @@ class Policies:
         return self._effective(topic.namespace, attached.overrides)
 
     def detach(self, topic: TopicName, listener: Listener) -> None:
-        """May be repeated."""
+        """Remove the listener. May be repeated."""
         topics = self._attached.get(topic.namespace, {})
         attached = topics.get(topic.partitioned_name)
         if attached is not None and listener in attached.listeners:
@@ -239,7 +239,7 @@ class Policies:
         return self._effective(topic.namespace, self._set_for(topic, is_global))
 
     def namespace_quotas(self, name: NamespaceName) -> dict[str, BacklogQuota]:
-        """By quota type. Raises `NamespaceNotFound`."""
+        """The namespace's own quotas, by type. Raises `NamespaceNotFound`."""
         self._namespaces.check_exists(name)
         return by_type(self._namespace_overrides(name))
 
@@ -249,7 +249,7 @@ class Policies:
     def applied_quotas(self, topic: TopicName, *, is_global: bool = False) -> dict[str, BacklogQuota]:
         """The topic's if it has any, else the namespace's, else the broker's: as Pulsar shows them.
 
-        The effective ones are decided for each type by itself: see `effective`.
+        The effective quotas are decided for each type by itself: see `effective`.
         """
         defaults = {STORAGE: self.defaults.quota_size, AGE: self.defaults.quota_age}
         own = self.topic_quotas(topic, is_global=is_global)
@@ -258,7 +258,9 @@ class Policies:
     # -- changes ---------------------------------------------------------------------------------------------
 
     async def set_for_namespace(self, name: NamespaceName, policy: Policy, value: Any) -> None:
-        """Durable and in effect on return; None removes it. `NamespaceNotFound`, `PolicyRefused`."""
+        """Durable and in effect on return; None removes the value. Raises `NamespaceNotFound`,
+        `PolicyRefused`.
+        """
         check(value)
 
         def change(policies: dict[str, Any]) -> dict[str, Any]:
@@ -374,7 +376,7 @@ class Policies:
         self._topic_changed(topic)
 
     def change_defaults(self, defaults: EffectivePolicies) -> None:
-        """What the configuration says from now on; every loaded topic has been told on return."""
+        """Replace the values of the configuration; every loaded topic has been notified on return."""
         self.defaults = defaults
         self._shared.clear()
         for namespace in tuple(self._attached):

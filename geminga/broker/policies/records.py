@@ -1,4 +1,4 @@
-"""Policies as they lie in the records of namespaces and topics: read, changed, compared. Pure."""
+"""Policies in the records of namespaces and topics: read, changed, compared. Pure."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ log = logging.getLogger("geminga.broker")
 STORAGE, AGE = "destination_storage", "message_age"
 QUOTA_TYPES = (STORAGE, AGE)
 QUOTAS, QUOTAS_KEY = "backlog_quotas", "backlog_quota_map"
-"""In a topic's record, in a namespace's."""
+"""The key in a topic's record, and in a namespace's."""
 
 Overrides = Mapping[str, Any]
-"""Values that one level sets, by their names in `EffectivePolicies`."""
+"""The values that one level sets, by their names in `EffectivePolicies`."""
 
 
 def fits(quota: BacklogQuota, retention: Retention | None) -> bool:
-    """Whether a backlog quota is below the retention, so that what is retained may be read again."""
+    """Whether a backlog quota is below the retention, so that retained messages may be read again."""
     if retention is None:
         return True
     too_large = retention.size_bytes > 0 and quota.limit_size >= retention.size_bytes
@@ -41,7 +41,7 @@ def fits(quota: BacklogQuota, retention: Retention | None) -> bool:
 
 
 def check_created(policies: Mapping[str, Any]) -> dict[str, Any]:
-    """The policies that a namespace is created with, each as it would have been set. `PolicyRefused`."""
+    """Check the policies of a new namespace, each as if it were set alone. Raises `PolicyRefused`."""
     checked = {key: value for key, value in policies.items() if value is not None}
     for policy in POLICIES:
         for key in policy.keys:
@@ -70,7 +70,7 @@ def _items(given: object) -> ItemsView[str, Any]:
 
 
 def from_namespace(policies: Mapping[str, Any], cluster: str, name: str) -> Overrides:
-    """What a namespace's record sets."""
+    """The values that a namespace's record sets."""
     overrides: dict[str, Any] = {}
     for policy in POLICIES:
         stored = policies.get(policy.keys[0]) if policy.keys else None
@@ -85,7 +85,7 @@ def from_namespace(policies: Mapping[str, Any], cluster: str, name: str) -> Over
 
 
 def from_topic(policies: Mapping[str, Any], topic: object) -> Overrides:
-    """What a topic's record sets."""
+    """The values that a topic's record sets."""
     overrides = {
         name: value
         for name, stored in policies.items()
@@ -95,7 +95,7 @@ def from_topic(policies: Mapping[str, Any], topic: object) -> Overrides:
 
 
 def _stored(policy: Policy, stored: object, owner: object) -> Any:
-    """A value out of a record. An invalid one is logged and does not apply."""
+    """A value from a record. An invalid one is logged and does not apply."""
     try:
         value = read(policy.kind, stored)
     except PolicyRefused as error:

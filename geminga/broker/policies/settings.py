@@ -1,4 +1,4 @@
-"""What the broker's rooms may be told from outside, in Pulsar's terms."""
+"""The settings of the broker's rooms, in Pulsar's terms."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     keep_alive_s: float = 30.0
     """[keepAliveIntervalSeconds] A peer that is silent for two of these is gone."""
     applies_patterns: bool = True
-    """Consumers by pattern get filtered lists and are told of new topics
+    """Whether pattern consumers get filtered lists and are notified of new topics
     [enableBrokerSideSubscriptionPatternEvaluation]
     """
     pattern_characters_max: int = 50
-    """A longer pattern is left to its client [subscriptionPatternMaxLength]"""
+    """The limit of a pattern; a longer one is left to its client [subscriptionPatternMaxLength]"""
     trim_interval_s: float = 120.0
     """[retentionCheckIntervalInSeconds]"""
     expiry_interval_s: float = 300.0
-    """How often messages older than their TTL are looked for [messageExpiryCheckIntervalInMinutes]"""
+    """Interval of the search for messages older than their TTL [messageExpiryCheckIntervalInMinutes]"""
     expires_by_broker_time: bool = False
-    """Ages are counted from the broker's stamp and not from the producer's clock
-    [brokerEntryMetadataInterceptors]"""
+    """Whether ages count from the broker's stamp instead of the producer's clock
+    [brokerEntryMetadataInterceptors]
+    """
     quota_interval_s: float = 60.0
     """[backlogQuotaCheckIntervalInSeconds]"""
     checks_quotas: bool = True
@@ -39,12 +40,13 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     subscription_expiry_interval_s: float = 300.0
     """Time between two checks for unused subscriptions [subscriptionExpiryCheckIntervalInMinutes]"""
     publish_rate: PublishRate = PublishRate()
-    """Of all topics together [brokerPublisherThrottlingMaxMessageRate, brokerPublisherThrottlingMaxByteRate]
+    """The limit for all topics together [brokerPublisherThrottlingMaxMessageRate,
+    brokerPublisherThrottlingMaxByteRate]
     """
     dedup_producers_max: int = 10_000
-    """Producer names whose sequence ids are kept and stored [brokerDeduplicationMaxNumberOfProducers]"""
+    """The limit of producer names whose sequence ids are stored [brokerDeduplicationMaxNumberOfProducers]"""
     dedup_snapshot_entries: int = 1000
-    """A snapshot is taken after so many entries [brokerDeduplicationEntriesInterval]"""
+    """A snapshot is written after this many entries [brokerDeduplicationEntriesInterval]"""
     dedup_upkeep_s: float = 120.0
     """Time between two checks for old snapshots and absent producers
     [brokerDeduplicationSnapshotFrequencyInSeconds]
@@ -52,14 +54,16 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     dedup_inactivity_ms: int = 360 * 60_000
     """[brokerDeduplicationProducerInactivityTimeoutMinutes]"""
     backlog_scan_entries_max: int = 10_000
-    """How much of a backlog one request analyzes [subscriptionBacklogScanMaxEntries]"""
+    """The limit of backlog entries that one request analyzes [subscriptionBacklogScanMaxEntries]"""
     backlog_scan_max_s: float = 120.0
     """[subscriptionBacklogScanMaxTimeMs]"""
     write_timeout_s: float = 30.0
-    """A write that is not durable after so long fails its producer; 0: no limit
+    """A write that is not durable after this time fails its producer; 0: no limit
     [managedLedgerAddEntryTimeoutSeconds]
     """
     rates_interval_s: float = 60.0
     """[statsUpdateFrequencyInSecs]"""
     exposes_broker_metadata: bool = False
-    """[exposingBrokerEntryMetadataToClientEnabled] Clients that ask for it get the broker's stamp too."""
+    """Whether clients that request it get the broker's stamp, too
+    [exposingBrokerEntryMetadataToClientEnabled]
+    """

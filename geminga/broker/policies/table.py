@@ -1,6 +1,6 @@
-"""Every policy that is kept: its name here, its keys in a namespace's record, its paths in the admin API.
+"""Every stored policy: its name here, its keys in a namespace's record, its paths in the admin API.
 
-The rows are Pulsar 4.0.7's endpoints as it answered them, with its verbs, texts and oddities.
+The rows are Pulsar 4.0.7's endpoints as recorded from it, with its verbs, texts and oddities.
 """
 
 from __future__ import annotations
@@ -251,7 +251,7 @@ BY_NAME = {policy.name: policy for policy in POLICIES}
 
 
 def check(value: object) -> None:
-    """Raise `PolicyRefused` for a value that is impossible by itself; counts are `check_count`'s."""
+    """Raise `PolicyRefused` for a value that is invalid by itself; `check_count` checks counts."""
     if isinstance(value, Retention):
         _check_retention(value)
     elif isinstance(value, Persistence):
@@ -279,7 +279,7 @@ def _check_auto_topic_creation(given: AutoTopicCreation) -> None:
 
 
 def check_count(endpoint: Endpoint, value: object) -> None:
-    """Raise `PolicyInvalid` for a negative number where the endpoint takes none."""
+    """Raise `PolicyInvalid` for a negative number if the endpoint accepts none."""
     if endpoint.negative and isinstance(value, int) and value < 0:
         raise PolicyInvalid(endpoint.negative)
 

@@ -1,8 +1,9 @@
-"""What each policy says: one struct for each, its JSON as Pulsar 4.0's admin API reads and writes it.
+"""The value of each policy: one struct for each, with its JSON as Pulsar 4.0's admin API reads and writes
+it.
 
-Pulsar's reader (Jackson) is lenient, and tools rely on that: a number may come as text, an unknown key is
-passed over, an absent one has its default. `read` does the same, and refuses what Pulsar refuses. What is
-accepted is what Pulsar accepts, nonsense such as a negative rate included; the code that acts upon a value
+Pulsar's reader (Jackson) is lenient, and tools rely on that: a number may be text, an unknown key is
+ignored, an absent one has its default. `read` does the same, and refuses what Pulsar refuses. Geminga
+accepts what Pulsar accepts, including meaningless values such as a negative rate; the code that uses a value
 bounds it.
 """
 
@@ -38,7 +39,7 @@ MIB = 1024 * 1024
 
 
 class Retention(msgspec.Struct, frozen=True):
-    """How long and how much of what every subscription has consumed stays: -1 for ever, 0 not at all."""
+    """How long, and up to what size, consumed messages are kept: -1 for ever, 0 not at all."""
 
     time_minutes: Int32 = msgspec.field(default=0, name="retentionTimeInMinutes")
     size_mb: Int64 = msgspec.field(default=0, name="retentionSizeInMB")
@@ -53,7 +54,9 @@ class Retention(msgspec.Struct, frozen=True):
 
 
 class DelayedDelivery(msgspec.Struct, frozen=True):
-    """Whether due times count, how exact they are, and how far away they may be (0 or less: any time)."""
+    """Whether due times count, how exact they are, and how far in the future they may be (0 or less: any
+    time).
+    """
 
     tick_time: Int64 = msgspec.field(default=0, name="tickTime")
     active: bool = False
@@ -61,7 +64,7 @@ class DelayedDelivery(msgspec.Struct, frozen=True):
 
     @property
     def tick_ms(self) -> int:
-        """At least 1: Pulsar takes and stores any number."""
+        """At least 1, because Pulsar accepts and stores any number."""
         return max(1, self.tick_time)
 
     @property
@@ -71,7 +74,7 @@ class DelayedDelivery(msgspec.Struct, frozen=True):
 
 
 class BacklogQuota(msgspec.Struct, frozen=True):
-    """A bound on what is not consumed, in bytes or in seconds, and what happens at it. Below 0: no bound."""
+    """A bound on the backlog, in bytes or in seconds, and the action at the bound. Below 0: no bound."""
 
     limit_size: Int64 = msgspec.field(default=0, name="limitSize")
     limit_time: Int32 = msgspec.field(default=0, name="limitTime")
@@ -95,7 +98,7 @@ class DispatchRate(msgspec.Struct, frozen=True):
 
 
 class SubscribeRate(msgspec.Struct, frozen=True):
-    """How often one consumer may subscribe in a period; 0 and less: no limit."""
+    """How often one consumer may subscribe in a period; 0 or less: no limit."""
 
     per_consumer: Int32 = msgspec.field(default=-1, name="subscribeThrottlingRatePerConsumer")
     period_s: Int32 = msgspec.field(default=30, name="ratePeriodInSecond")
@@ -124,7 +127,7 @@ class AutoSubscriptionCreation(msgspec.Struct, frozen=True):
 
 
 class AutoTopicCreation(msgspec.Struct, frozen=True):
-    """Whether a client's first use makes a topic, and of how many partitions."""
+    """Whether a client's first use creates a topic, and with how many partitions."""
 
     allowed: bool = msgspec.field(default=False, name="allowAutoTopicCreation")
     kind: str | UnsetType = msgspec.field(default=UNSET, name="topicType")
@@ -137,13 +140,13 @@ class AutoTopicCreation(msgspec.Struct, frozen=True):
 
 
 class PolicyRefused(PeerError):
-    """A value that is no such policy. Nothing was changed."""
+    """The value is not valid for the policy. Nothing was changed."""
 
     http_status = 400
 
 
 class PolicyInvalid(PolicyRefused):
-    """A value that is invalid by itself, or together with another policy. Nothing has changed."""
+    """The value is invalid by itself, or together with another policy. Nothing was changed."""
 
     http_status = 412
 
@@ -158,10 +161,11 @@ _EMPTY: dict[type, Any] = {int: 0, bool: False, float: 0.0, str: ""}
 
 
 def read(kind: Any, value: object) -> Any:
-    """A policy's value from decoded JSON. `PolicyRefused` with Pulsar's text if it cannot be one.
+    """A policy's value from decoded JSON. Raises `PolicyRefused` with Pulsar's text if the JSON has another
+    shape.
 
-    `kind` is a struct above, `Int32`, `Int64`, `bool`, a `Literal`, or `list` or `dict` of one. JSON's null
-    stands for the type's zero, an unknown word for UNSET, as Pulsar's reader has it.
+    `kind` is a struct above, `Int32`, `Int64`, `bool`, a `Literal`, or `list` or `dict` of one. As in
+    Pulsar's reader, null means the type's zero, and an unknown word means UNSET.
     """
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return _read_struct(kind, value)
@@ -193,7 +197,7 @@ def _read_list(kind: Any, value: list[Any]) -> list[Any]:
 
 
 def shown(value: object) -> object:
-    """A policy's value as JSON is made of it."""
+    """A policy's value, ready for JSON."""
     if isinstance(value, BacklogQuota):
         return {"limit": value.limit_size, **msgspec.to_builtins(value)}
     return msgspec.to_builtins(value)
