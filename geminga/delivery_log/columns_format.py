@@ -46,7 +46,7 @@ ABSENT: Final[Mapping[str, int]] = {
     "publish_time_ms": 0,
     "sequence_id": -1,
 }
-"""What a column holds where an event has no such thing."""
+"""The value of a column for an event without such a field."""
 DTYPES: Final[Mapping[str, str]] = dict.fromkeys(COLUMNS, "<i8") | {
     "kind": "|u1",
     "topic": "<i4",
@@ -75,8 +75,8 @@ def pack_table(names: Sequence[str]) -> bytes:
 
 
 def pack_column(values: NDArray[np.int64], events: int, absent: int | None) -> bytes:
-    """Differences to the least value, each in as many bytes as the largest one needs. With absent values, 0
-    is the code of those and all other codes are one higher.
+    """A column as differences to its least value, each in as many bytes as the largest one needs. In a
+    column with absent values, their code is 0 and all other codes are one higher.
     """
     if len(values) != events:
         raise ValueError(f"a column of {len(values)} values for {events} events")

@@ -1,9 +1,10 @@
 """The opt-in delivery log: plain calls note events, and another thread writes them together.
 
-An event is a tuple in a list, in the order of the format's columns, with names where the format has indexes
-of a table. Ten times a second, or when there are many, a thread makes a segment of them and appends it to the
-file. For tests that kill the broker, each call can write its own. There is no sync: the log is no part of the
-broker's promises. Events that cannot be written are counted, and the log says how many (MISSED).
+An event is a tuple in a list, in the order of the format's columns, with names instead of table indexes. Ten
+times a second, or when there are many, a thread turns the events into a segment and appends it to the file.
+For tests that kill the broker, each call can write its own segment. The log is never synced: it is no part
+of the broker's promises. Events that cannot be written are counted, and the log records their number
+(MISSED).
 
 `geminga/delivery_log/log_format.py` has the bytes.
 """
@@ -40,21 +41,23 @@ if TYPE_CHECKING:
 log = logging.getLogger("geminga.broker")
 
 WRITE_EVENTS: Final = 50_000
-"""A segment is written as soon as there are so many."""
+"""A segment is written as soon as it has this many events."""
 SEGMENT_EVENTS: Final = 200_000
-"""The most in one segment."""
+"""The limit of events in one segment."""
 RETRY_S: Final = 1.0
 PENDING_EVENTS_MAX: Final = 400_000
-"""So many may wait; what comes then is missed."""
+"""The limit of waiting events; further events are missed."""
 CLOSE_SECONDS: Final = 5.0
 NUMBER_MAX: Final = 1 << 61
 NAME_CHARS_MAX: Final = 0xFFFF // 4
-"""What any column or table of a segment takes. A character has at most four bytes."""
+"""The limit of a name, so that it fits any column or table of a segment. A character has at most
+four bytes.
+"""
 
 
 class DeliveryLog:
-    """Notes events from `run` until `close`. Nothing here raises because of a disk: a log that cannot be
-    written is reported, and tried again.
+    """Notes events from `run` until `close`. No method raises because of a disk: a log that cannot be
+    written is reported, and the write is retried.
     """
 
     def __init__(
@@ -68,9 +71,9 @@ class DeliveryLog:
         total_bytes_max: int,
         own_topic: str = "",
     ) -> None:
-        """An event is written at most `interval_s` after it was noted; 0: at once, on the loop, so that not
-        even a killed process leaves one out. `total_bytes_max` is of all files together, the oldest go first;
-        0: no limit. `own_topic` is where the log is shipped to: it has nothing to say of that one.
+        """An event is written at most `interval_s` after it was noted; 0: at once, on the loop, so that even
+        a killed process leaves none out. `total_bytes_max` limits all files together, the oldest are deleted
+        first; 0: no limit. `own_topic` is the topic to which the log is shipped, which is not logged.
         """
         self.directory = directory
         self._own_topic = own_topic
@@ -127,7 +130,7 @@ class DeliveryLog:
         self.note((DUPLICATE, now_ms, topic, None, producer, 0, 0, -1, messages, 0, 0, 0, sequence_id, 0))
 
     def of_topic(self, name: str) -> DeliveryLog | None:
-        """The log that takes the events of a topic; None: they are not logged."""
+        """The log for the events of a topic; None if they are not logged."""
         return None if name == self._own_topic else self
 
     def subscription(self, topic: str, name: str, due_times: DueTimes) -> SubscriptionNotes:
@@ -137,11 +140,11 @@ class DeliveryLog:
 
     @property
     def written(self) -> Written:
-        """The file that is written, and how many segments of it are there to be read."""
+        """The current file, and how many of its segments can be read."""
         return Written(self._number, self._segments)
 
     async def wait_written(self, known: Written) -> None:
-        """Return when more is there than this."""
+        """Return when more than this can be read."""
         while self.written == known:
             await self._more_written.wait()
 
@@ -152,8 +155,8 @@ class DeliveryLog:
     # -- writing ---------------------------------------------------------------------------------------------
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Write what is noted until `close`, or until cancelled. StorageError before it has started, if the
-        directory cannot be used.
+        """Write noted events until `close`, or until cancelled. Raises StorageError before it has started,
+        if the directory cannot be used.
         """
         await self._disk.run(self._begin_file, self.now_ms())
         self.note((OPENED, self.now_ms(), None, None, None, 0, 0, -1, 0, 0, 0, 0, -1, 0))
@@ -169,8 +172,8 @@ class DeliveryLog:
         self._done.set()
 
     async def close(self) -> None:
-        """Write the remaining events, and one that says that nothing is missing. Returns when that is done,
-        or after `CLOSE_SECONDS`.
+        """Write the remaining events, and one that marks the log as complete. Returns when that is done, or
+        after `CLOSE_SECONDS`.
         """
         if not self._closing:
             self.note((CLOSED, self.now_ms(), None, None, None, 0, 0, -1, 0, 0, 0, 0, -1, 0))
@@ -201,7 +204,7 @@ class DeliveryLog:
             self._tell_written()
 
     def _taken(self) -> tuple[list[Event], int]:
-        """The events to write, and how many they are with the missed ones."""
+        """The events to write, and their number including the missed ones."""
         events, self._events = self._events, []
         missed, self._missed = self._missed, 0
         count = missed + len(events)
@@ -224,7 +227,7 @@ class DeliveryLog:
             self._segments += 1
 
     def _begin_file(self, now_ms: int) -> None:
-        """The next number; old files go while all together are too large."""
+        """Begin the file with the next number; delete old files while all together are too large."""
         from geminga.delivery_log.log_format import FileHead, encode_file_head, file_name, file_number
 
         disk, directory = self._disk, self.directory
@@ -239,7 +242,7 @@ class DeliveryLog:
             self._drop_oldest(sorted(numbers))
 
     def _end_file(self) -> None:
-        """A file without a segment goes: on a full disk each try would leave one."""
+        """Delete a file without a segment: on a full disk each attempt would leave one."""
         file, self._file = self._file, None
         if file is not None:
             with contextlib.suppress(StorageError):
@@ -265,7 +268,7 @@ class DeliveryLog:
 
 
 def encoded(number: int, events: Sequence[Event]) -> bytes:
-    """One segment. What a client has made up so that no column takes it is brought into its bounds."""
+    """One segment. Values that a client has made up are brought into the bounds of their columns."""
     try:
         return _encoded(number, events)
     except (OverflowError, ValueError):
@@ -285,7 +288,9 @@ def _encoded(number: int, events: Sequence[Event]) -> bytes:
 
 
 def _fitting(value: int | str | None) -> int | str | None:
-    """Sequence ids, positions and times that are far from any real one, and names of any length."""
+    """Events with extreme sequence ids, positions and times, and names of any length, brought
+    into bounds.
+    """
     if isinstance(value, int):
         return max(-NUMBER_MAX, min(value, NUMBER_MAX))
     if value is not None and len(value) > NAME_CHARS_MAX:

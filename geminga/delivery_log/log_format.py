@@ -1,4 +1,4 @@
-"""The delivery log's bytes: what a broker did with which message, and when, in columns.
+"""The delivery log's bytes: which message was published, sent or acknowledged, and when, in columns.
 `docs/formats/delivery-log.md` is the page for people.
 
     file    := file head (64 bytes) | segment*
@@ -6,8 +6,8 @@
     table   := strings u32 | (size u16 | UTF-8) * strings
     column  := form u8 | width u8 | least i64 | code (width bytes, unsigned) * events
 
-All integers are little-endian. A segment stands by itself: it has the names that its events need, so files
-can be cut between segments and read in any order. Version 1 had 13 columns: it is read, and not written.
+All integers are little-endian. A segment is self-contained: it has the names of its events, so files can be
+cut between segments and read in any order. Version 1 had 13 columns; it is read, and no longer written.
 Reading and writing need numpy; nothing here does I/O.
 """
 
@@ -42,7 +42,7 @@ __all__ = ["ABSENT", "COLUMNS", "DTYPES", "NAME_BYTES_MAX", "TABLES", "Column"]
 
 VERSION: Final = 2
 VERSIONS: Final = (1, 2)
-"""That are read."""
+"""The versions that can be read."""
 FILE_MAGIC: Final = b"GEMDLOG\0"
 _FILE_HEAD: Final = struct.Struct("<8sIQqI")
 """magic | version | file number | opened, ms | crc of what is before it"""
@@ -61,37 +61,37 @@ SEGMENT_BYTES_MAX: Final = 64 * MIB
 
 
 class Kind(enum.IntEnum):
-    """What happened. docs/formats/delivery-log.md says which columns each kind fills."""
+    """The kind of an event. docs/formats/delivery-log.md lists the columns that each kind fills."""
 
     OPENED = 1
-    """A broker began to write here. What the one before it did in its last second may be missing."""
+    """A broker began to write here. Events of the last second of its predecessor may be missing."""
     PUBLISHED = 2
     """An entry is durable; its receipt leaves."""
     DISPATCHED = 3
     ACKED = 4
-    """Without a client: by the broker, on behalf of none."""
+    """An acknowledgement. Without a client: by the broker itself."""
     ACKED_UP_TO = 5
     """A cumulative acknowledgement, by a consumer."""
     SKIPPED_UP_TO = 6
-    """The broker's own: expiry, a backlog quota, `skip`, `clear`, retention by force."""
+    """An acknowledgement by the broker: expiry, a backlog quota, `skip`, `clear`, forced retention."""
     SUBSCRIBED = 7
-    """A subscription was created: it gets what is after the position."""
+    """A subscription was created; it gets the messages after the position."""
     UNSUBSCRIBED = 8
     SOUGHT = 9
-    """A cursor was moved: what is after the position comes (again), the rest is settled."""
+    """A cursor was moved: messages after the position are delivered (again), all others are settled."""
     DUPLICATE = 10
-    """An entry was refused silently by deduplication: nothing was stored."""
+    """Deduplication refused an entry silently: nothing was stored."""
     MISSED = 11
-    """As many events as `batch_size` says were dropped here, because the log could not keep up."""
+    """`batch_size` events were dropped here, because the log could not keep up."""
     CLOSED = 12
-    """The broker stopped in order: nothing is missing."""
+    """The broker stopped in order: no event is missing."""
     RELEASED = 13
     """A consumer left, or returned all unacknowledged messages: they are redelivered."""
 
 
 class FileHead(NamedTuple):
     number: int
-    """Files of one directory are numbered in the order in which they were written, through restarts."""
+    """Files of one directory are numbered in the order in which they were written, across restarts."""
     opened_ms: int
 
 
@@ -100,13 +100,13 @@ class SegmentHead(NamedTuple):
 
     offset: int
     size_bytes: int
-    """With this head."""
+    """Includes this head."""
     events: int
     number: int
-    """From 0 in each file, without a gap: one that is missing was lost."""
+    """From 0 in each file, without a gap: a missing number was lost."""
     first_ms: int
     last_ms: int
-    """Least and greatest `time_ms`."""
+    """The least and the greatest `time_ms`."""
 
     @property
     def end(self) -> int:
@@ -120,7 +120,7 @@ class Segment(NamedTuple):
     clients: list[str]
     columns: dict[str, Column]
     """By the names in `COLUMNS`, of the types in `DTYPES`, each with `head.events` values. `topic`,
-    `subscription` and `client` are indexes into the lists above. There is no `early_ms` in version 1.
+    `subscription` and `client` are indexes into the lists above. Version 1 has no `early_ms`.
     """
 
 
@@ -130,7 +130,7 @@ def encode_file_head(head: FileHead) -> bytes:
 
 
 def decode_file_head(data: bytes) -> FileHead:
-    """From the first `FILE_HEAD_BYTES` of a file. Raises `CorruptData`."""
+    """The head in the first `FILE_HEAD_BYTES` of a file. Raises `CorruptData`."""
     if len(data) < FILE_HEAD_BYTES:
         raise CorruptData(f"a delivery log of {len(data)} bytes: not even its head is there")
     magic, version, number, opened_ms, crc = _FILE_HEAD.unpack_from(data)
@@ -156,8 +156,8 @@ def encode_segment(
 ) -> bytes:
     """One segment of 1 to `SEGMENT_EVENTS_MAX` events, in the order in which they happened.
 
-    A column that is not given is absent in every event, or 0. Names of more than `NAME_BYTES_MAX` bytes are
-    refused (`ValueError`).
+    A column that is not given is absent in every event, or 0. Names of more than `NAME_BYTES_MAX` bytes
+    raise `ValueError`.
     """
     events = len(columns["kind"])
     if not 1 <= events <= SEGMENT_EVENTS_MAX:
@@ -179,9 +179,9 @@ def encode_segment(
 
 
 def decode_segment_head(data: bytes | memoryview, offset: int = 0, *, at: int = 0) -> SegmentHead:
-    """From `data[offset:]`, of which `SEGMENT_HEAD_BYTES` are enough; `data` begins at `at` in the file.
+    """The head at `data[offset:]`, which needs `SEGMENT_HEAD_BYTES`; `data` begins at `at` in the file.
 
-    The checksum is not looked at: `decode_segment` does. Raises `CorruptData`.
+    Does not check the checksum; `decode_segment` does. Raises `CorruptData`.
     """
     place = at + offset
     if len(data) - offset < SEGMENT_HEAD_BYTES:
@@ -197,9 +197,9 @@ def decode_segment_head(data: bytes | memoryview, offset: int = 0, *, at: int = 
 def decode_segment(
     data: bytes | memoryview, offset: int = 0, *, at: int = 0, columns: Collection[str] = COLUMNS
 ) -> Segment:
-    """The whole segment at `data[offset:]`, checked, with those columns that are asked for.
+    """The whole segment at `data[offset:]`, checked, with the requested columns.
 
-    Raises `CorruptData`, whose text names the offset in the file (`at` is where `data` begins in it).
+    Raises `CorruptData`, whose text has the offset in the file (`at` is where `data` begins in it).
     """
     head = decode_segment_head(data, offset, at=at)
     view = memoryview(data)[offset : offset + head.size_bytes]
@@ -235,20 +235,21 @@ def _decode_body(head: SegmentHead, view: memoryview, columns: Collection[str]) 
 
 
 class Scan(NamedTuple):
-    """What a walk over a file's bytes found."""
+    """The result of a scan over a file's bytes."""
 
     segments: list[SegmentHead]
     end: int
-    """Up to where they reach; what is after it is a torn end, if the file is the last one of a crash."""
-    damage: list[str]
-    """One line for each offset at which there was something else than a segment. The scan went on after it.
+    """The end of the last segment; the bytes after it are a torn end, if the file is the last one of a
+    crash.
     """
+    damage: list[str]
+    """One line for each offset with bytes that are no segment. The scan continued after them."""
 
 
 def scan(data: bytes | memoryview, *, offset: int = FILE_HEAD_BYTES) -> Scan:
     """The heads of all segments of a file, by their lengths; checksums are not verified.
 
-    Where no segment begins, the scan searches for the next one and names the offset in `damage`. Bytes at the
+    Where no segment begins, the scan searches for the next one and adds the offset to `damage`. Bytes at the
     end without a further segment are only left out of `end`.
     """
     heads: list[SegmentHead] = []
@@ -275,7 +276,7 @@ def scan(data: bytes | memoryview, *, offset: int = FILE_HEAD_BYTES) -> Scan:
 
 
 def _next_magic(data: bytes, start: int) -> int:
-    """-1: there is none."""
+    """The offset of the next magic; -1 if there is none."""
     return min((at for magic in SEGMENT_MAGICS if (at := data.find(magic, start)) >= 0), default=-1)
 
 
@@ -304,6 +305,6 @@ def file_name(number: int) -> str:
 
 
 def file_number(name: str) -> int | None:
-    """None: not the name of a delivery log."""
+    """The number in a file's name; None for any other name."""
     digits = name.removeprefix("deliveries-").removesuffix(".log")
     return int(digits) if digits.isdecimal() and file_name(int(digits)) == name else None

@@ -1,4 +1,6 @@
-"""The segments of a directory of delivery logs, in the order in which they were written, while more come."""
+"""Reads the segments of a directory of delivery logs in the order in which they were written, while more are
+written.
+"""
 
 from __future__ import annotations
 
@@ -15,26 +17,26 @@ ALL_PARTS: Final = 1 << 30
 
 
 class Written(NamedTuple):
-    """How much of a directory is there to be read."""
+    """How much of a directory can be read."""
 
     file: int
     segments: int
 
 
 class LogPosition(NamedTuple):
-    """A segment of a directory, or a part of it. Later ones are greater."""
+    """The position of a segment in a directory, or of a part of a segment. Later positions are greater."""
 
     file: int
     opened_ms: int
-    """Of the file: another directory may have one of the same number."""
+    """When the file was opened: another directory may have a file with an equal number."""
     segment: int
-    """-1: none of the file."""
+    """-1: before the first segment of the file."""
     part: int = ALL_PARTS
-    """Of a segment that was cut; the last one has no number."""
+    """The part of a segment that was cut; the last part has no number."""
 
     @property
     def before(self) -> LogPosition:
-        """Less than the segment, greater than the one before it."""
+        """A position between the previous segment and this one."""
         return self._replace(part=-1)
 
     def encode(self) -> bytes:
@@ -56,7 +58,7 @@ class Read(NamedTuple):
     position: LogPosition
     segment: bytes
     has_gap: bool
-    """Whether something that stood before it is gone."""
+    """Whether a segment before this one is gone."""
 
 
 class LogReader:
@@ -66,14 +68,14 @@ class LogReader:
         self._disk = disk
         self._directory = directory
         self.at = Written(0, 0)
-        """The file that is read, and how many segments of it were."""
+        """The current file, and how many of its segments were read."""
         self._offset = 0
         self._opened_ms = 0
         self._has_gap = False
 
     def seek(self, position: LogPosition | None) -> None:
-        """Continue after this position, or from the beginning if None. A segment in parts is read again as a
-        whole.
+        """Continue after this position, or from the beginning if None. A segment that was cut in parts is
+        read again as a whole.
         """
         self._offset, self._has_gap = 0, False
         if position is None:
@@ -83,7 +85,7 @@ class LogReader:
             self.at, self._opened_ms = Written(position.file, read), position.opened_ms
 
     def next(self, written: Written) -> Read | None:
-        """The next segment of what was written; None: there is no more. StorageError."""
+        """The next written segment; None if there is none yet. Raises StorageError."""
         if self.at.file > written.file:
             # The directory was emptied since: the log starts with file 1 again.
             self.at, self._offset, self._has_gap = Written(0, 0), 0, True
@@ -105,7 +107,7 @@ class LogReader:
                 return None
 
     def _next_file(self, written: Written) -> bool:
-        """False: there is none yet."""
+        """Open the next file. Returns False if there is none yet."""
         from geminga.delivery_log.log_format import file_number
 
         numbers = [file_number(name) for name in self._disk.list(self._directory)]
@@ -118,7 +120,9 @@ class LogReader:
         return True
 
     def _next_of(self, file: File, written: Written) -> Read | None:
-        """None: the file has no more. What is cut short at its end is the end of a crash."""
+        """The next segment of the file; None if the file has no more. An incomplete segment at its end is
+        the end of a crash.
+        """
         from geminga.delivery_log.log_format import (
             FILE_HEAD_BYTES,
             SEGMENT_HEAD_BYTES,

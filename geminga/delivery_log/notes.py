@@ -1,5 +1,5 @@
-"""What goes into the delivery log: each event a tuple in the order of the format's columns, with names where
-those have places in a table. Pure.
+"""Events of the delivery log: each is a tuple in the order of the format's columns, with names instead of
+table indexes. Pure.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ Event = tuple[int, int, str | None, str | None, str | None, int, int, int, int, 
 
 OPENED, PUBLISHED, DISPATCHED, ACKED, ACKED_UP_TO, SKIPPED_UP_TO = range(1, 7)
 SUBSCRIBED, UNSUBSCRIBED, SOUGHT, DUPLICATE, MISSED, CLOSED, RELEASED = range(7, 14)
-"""`log_format.Kind`, which stands on numpy and is imported with the first segment."""
+"""The values of `log_format.Kind`, which needs numpy and is imported with the first segment."""
 
 
 AT_ANY_TIME: Final = -1
-"""How early what has a delivery time may be, where that counts for nothing."""
+"""The bound for messages whose delivery time does not count."""
 
 
 class DueTimes(Protocol):
-    """When a subscription may be given what has a delivery time."""
+    """The due times of messages for a subscription."""
 
     @property
     def overrides(self) -> Mapping[int, int]:
-        """Other delivery times than the entries say, by ledger id << 32 | entry id."""
+        """Due times that differ from those of the entries, by ledger id << 32 | entry id."""
         ...
 
     def early_max_ms(self) -> int:
-        """By so much an entry that is sent now may be before its time; `AT_ANY_TIME`."""
+        """How early an entry may be sent now; `AT_ANY_TIME` for no bound."""
         ...
 
 
@@ -44,7 +44,7 @@ class _Named(Protocol):
 
 
 class PublishedEntry(Protocol):
-    """What is noted of an entry that has been published."""
+    """The fields to log of a published entry."""
 
     @property
     def producer(self) -> _Named: ...
@@ -52,12 +52,12 @@ class PublishedEntry(Protocol):
     def sequence_id(self) -> int: ...
     @property
     def parsed(self) -> Peek | None:
-        """None: its metadata cannot be read."""
+        """None: the metadata cannot be read."""
         ...
 
 
 class SubscriptionNotes:
-    """What is noted of one subscription."""
+    """Notes the events of one subscription."""
 
     __slots__ = ("_due_times", "_name", "_note_all", "_now_ms", "_topic")
 
@@ -84,8 +84,8 @@ class SubscriptionNotes:
         ack_sets: Mapping[Any, tuple[int, list[int]]],
         counts: Mapping[Any, int],
     ) -> None:
-        """These entries went to a consumer; of those in `ack_sets` only the messages whose bits are set.
-        Their delivery times are those that hold, if they were changed.
+        """These entries were sent to a consumer; for those in `ack_sets` only the messages whose bits are
+        set. Changed delivery times replace those of the entries.
         """
         topic, name, events = self._topic, self._name, []
         changed = self._due_times.overrides
@@ -110,7 +110,7 @@ class SubscriptionNotes:
         self._note_all(events)
 
     def acked(self, consumer: str | None, positions: Iterable[tuple[int, int]]) -> None:
-        """Whole entries. None: on behalf of no consumer (expiry, quota)."""
+        """Whole entries were acknowledged. A consumer of None means the broker (expiry, quota)."""
         now_ms, topic, name = self._now_ms(), self._topic, self._name
         self._note_all(
             (ACKED, now_ms, topic, name, consumer, ledger_id, entry_id, -1, 0, 0, 0, 0, -1, 0)
@@ -118,7 +118,7 @@ class SubscriptionNotes:
         )
 
     def acked_messages(self, consumer: str, position: tuple[int, int], bits: int, size: int) -> None:
-        """Those messages of a batch whose bits are set."""
+        """The messages of a batch whose bits are set were acknowledged."""
         now_ms, topic, name = self._now_ms(), self._topic, self._name
         self._note_all(
             (ACKED, now_ms, topic, name, consumer, position[0], position[1], index, size, 0, 0, 0, -1, 0)

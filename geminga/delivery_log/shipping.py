@@ -1,9 +1,10 @@
-"""The delivery log in a topic: segments of its files, one after the other, each a message.
+"""Ships the delivery log to a topic: publishes the segments of its files one after the other, each as a
+message.
 
-What is shipped is read from the files, by a task of its own: neither a message nor the log waits for it, and
-one segment is in memory at a time. Where it is, the last message of the topic says, and a small file beside
-the log in case the topic has lost it. What was dropped from the directory before it was shipped is said with
-a `MISSED` event.
+A separate task reads the segments from the files: neither a message nor the log waits for it, and one
+segment is in memory at a time. The last message of the topic has the position, and so has a small file
+beside the log in case the topic has lost it. Segments that were deleted from the directory before they were
+shipped become a `MISSED` event.
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ log = logging.getLogger("geminga.broker")
 
 STATE_FILE: Final = "shipped"
 STATE_INTERVAL_S: Final = 5.0
-"""How often that file is written while something is shipped."""
+"""How often the position is written to the file while segments are shipped."""
 RETRY_S: Final = 1.0
 RETRY_S_MAX: Final = 30.0
 
 
 class LogTopic(Protocol):
-    """The topic. Both raise `GemingaError` when it cannot be used now."""
+    """The topic. Both methods raise `GemingaError` when the topic cannot be used now."""
 
     async def last_position(self) -> LogPosition | None:
-        """That of the last message; None: it has none, or none that says it."""
+        """The position of the last message; None if the topic has none with a position."""
         ...
 
     async def append(self, segment: bytes, position: LogPosition) -> None:
-        """Durable on return. Cancelling leaves it in the topic, or not."""
+        """Publish a segment, durable on return. After cancelling, the segment may be in the topic or not."""
         ...
 
     @property
@@ -53,8 +54,8 @@ class Part(NamedTuple):
 
 
 class Shipping:
-    """Ships until it is stopped. Nothing here raises because of the topic or the disk: what cannot be done
-    is said once, and tried again.
+    """Ships until it is stopped. No method raises because of the topic or the disk: an error is logged once,
+    and retried.
     """
 
     def __init__(self, delivery_log: DeliveryLog, topic: LogTopic, disk: Disk) -> None:
@@ -68,7 +69,7 @@ class Shipping:
         self._scope = trio.CancelScope()
 
     def stop(self) -> None:
-        """What is not in the topic yet is shipped by the next process."""
+        """Stop. The next process ships the remaining segments."""
         self._scope.cancel()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -106,7 +107,7 @@ class Shipping:
         await self._disk.run(self._reader.seek, self._shipped)
 
     async def _ship_next(self) -> None:
-        """The next segment, or wait for it."""
+        """Ship the next segment, or wait for one."""
         written = self._log.written
         read = await self._disk.run(self._reader.next, written)
         if read is None:
@@ -128,7 +129,9 @@ class Shipping:
             await self._keep_state()
 
     def _parts(self, read: Read) -> list[Part]:
-        """A segment that is no message is cut in halves until it is."""
+        """The parts of a segment: a segment that is too large for a message is cut in halves
+        until it fits.
+        """
         segments = list(_fitting(read.segment, self._topic.segment_bytes_max))
         positions = [read.position._replace(part=number) for number in range(len(segments))]
         positions[-1] = read.position
@@ -137,7 +140,7 @@ class Shipping:
     # -- where it is -----------------------------------------------------------------------------------------
 
     async def _keep_state(self) -> None:
-        """The topic says it too: without this it goes on."""
+        """Write the position to the file. Errors are ignored, because the topic has the position, too."""
         if self._shipped is not None:
             with contextlib.suppress(StorageError):
                 await self._disk.run(self._disk.replace_file, self._state_path, self._shipped.encode())

@@ -1,4 +1,4 @@
-"""Commands that our own small client sends: enough to look up, produce, consume and browse."""
+"""Commands of Geminga's own small client: enough to look up, produce, consume and browse."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def connect(
     auth_data: bytes | None = None,
     broker_entry_metadata: bool = False,
 ) -> bytes:
-    """`broker_entry_metadata`: deliveries shall carry what the broker put before each entry."""
+    """`broker_entry_metadata`: whether deliveries should include the broker's metadata before each entry."""
     command = pb.CommandConnect(
         client_version=client_version,
         protocol_version=protocol_version,
@@ -38,7 +38,7 @@ def connect(
 
 
 def partitioned_metadata(request_id: int, topic: str, *, create: bool = True) -> bytes:
-    """`create` False: ask without creating the topic."""
+    """`create` False: do not create the topic."""
     command = pb.CommandPartitionedTopicMetadata(
         request_id=request_id, topic=topic, metadata_auto_creation_enabled=create
     )
@@ -63,7 +63,7 @@ def producer(
     *,
     schema: pb.Schema | None = None,
 ) -> bytes:
-    """`name` None: the broker chooses one. `schema`: registered if the topic has none like it."""
+    """`name` None: the broker chooses one. `schema` is registered if the topic does not have it."""
     command = pb.CommandProducer(
         request_id=request_id,
         producer_id=producer_id,
@@ -98,7 +98,7 @@ def metadata(
 
 
 def entry(message_metadata: pb.MessageMetadata, payload: bytes) -> bytes:
-    """What follows the SEND command: checksum, metadata and payload."""
+    """The bytes after the SEND command: checksum, metadata and payload."""
     head = message_metadata.SerializeToString()
     rest = b"".join((len(head).to_bytes(4, "big"), head, payload))
     return _CHECKSUM.pack(_CHECKSUM_MAGIC, crc_32c(rest)) + rest
@@ -112,7 +112,7 @@ def send(
     num_messages: int = 1,
     is_chunk: bool = False,
 ) -> bytes:
-    """`headers_and_payload` as `entry` makes it."""
+    """`headers_and_payload` is the result of `entry`."""
     command = pb.CommandSend(
         producer_id=producer_id,
         sequence_id=sequence_id,
@@ -145,7 +145,7 @@ def subscribe(
     create_topic: bool = True,
     read_compacted: bool = False,
 ) -> bytes:
-    """`start` (ledger id, entry id), with `durable` False: a reader's place. Consumers of the lowest
+    """`start` (ledger id, entry id), with `durable` False, is a reader's position. Consumers with the lowest
     `priority_level` come first.
     """
     command = pb.CommandSubscribe(
@@ -178,7 +178,7 @@ def ack(
     cumulative: bool = False,
     request_id: int | None = None,
 ) -> bytes:
-    """`request_id` given: the broker shall answer with ACK_RESPONSE."""
+    """With a `request_id` the broker answers with ACK_RESPONSE."""
     command = pb.CommandAck(
         consumer_id=consumer_id,
         ack_type=pb.CommandAck.Cumulative if cumulative else pb.CommandAck.Individual,
@@ -189,7 +189,7 @@ def ack(
 
 
 def ack_part(consumer_id: int, position: tuple[int, int], remaining: Iterable[int], size: int) -> bytes:
-    """Acknowledge a batch of `size` messages but for those at the indexes `remaining`."""
+    """Acknowledge a batch of `size` messages except those at the indexes `remaining`."""
     bits = sum(1 << index for index in remaining)
     message_id = _message_id(position)
     for at in range(0, size, 64):
@@ -208,7 +208,7 @@ def get_schema(request_id: int, topic: str, version: bytes | None = None) -> byt
 
 
 def redeliver(consumer_id: int, positions: Iterable[tuple[int, int]] = ()) -> bytes:
-    """No positions: all that the consumer has not acknowledged."""
+    """Without positions: all messages that the consumer has not acknowledged."""
     command = pb.CommandRedeliverUnacknowledgedMessages(
         consumer_id=consumer_id, message_ids=[_message_id(position) for position in positions]
     )

@@ -1,4 +1,4 @@
-"""What the decoder hands out: hot commands as small structs, any other as its protobuf sub-message."""
+"""The decoder's results: hot commands as small structs, any other as its protobuf sub-message."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _MODULUS = 1 << 64
 class Send(msgspec.Struct, gc=False):
     """SEND: one entry to be stored.
 
-    `headers_and_payload` is what follows the command, as received: magic, checksum, metadata, payload.
+    `headers_and_payload` are the bytes after the command, as received: magic, checksum, metadata, payload.
     `checksum_ok` is False when the CRC-32C does not match, or when the metadata is longer than the message;
-    True when it matches, or when the peer sent none. `num_messages` is what the client claims. A transaction
-    id is None when absent.
+    True when it matches, or when the peer sent none. `num_messages` is the client's number. A transaction id
+    is None when absent.
     """
 
     producer_id: int
@@ -35,16 +35,16 @@ class Send(msgspec.Struct, gc=False):
     txnid_least_bits: int | None = None
     txnid_most_bits: int | None = None
     message_id: pb.MessageIdData | None = None
-    """Only a replicator of a shadow topic sets it: the entry's place in the source topic."""
+    """The entry's position in the source topic; only a replicator of a shadow topic sets it."""
 
     def __repr__(self) -> str:
-        """Without what the client sent, which is no business of a log."""
+        """Without the client's payload, which does not belong in a log."""
         size = len(self.headers_and_payload)
         return f"Send(producer {self.producer_id}, sequence {self.sequence_id}, {size} bytes)"
 
 
 class Ack(msgspec.Struct, gc=False):
-    """ACK of whole entries without more to it: no ack set, properties, transaction or validation error.
+    """ACK of whole entries, without an ack set, properties, a transaction or a validation error.
 
     `positions` are (ledger id, entry id), at least one; a cumulative ack has exactly one. Any other ACK
     arrives as `CommandAck`.
@@ -57,7 +57,7 @@ class Ack(msgspec.Struct, gc=False):
 
 
 class Flow(msgspec.Struct, gc=False):
-    """FLOW: the consumer can take `permits` messages more. Not judged here: 0 and 2^32-1 are possible."""
+    """FLOW: the consumer can take `permits` more messages. Not checked here: 0 and 2^32-1 are possible."""
 
     consumer_id: int
     permits: int
@@ -72,7 +72,7 @@ class Delivery(msgspec.Struct, gc=False):
 
 
 class UnknownCommand(msgspec.Struct, gc=False):
-    """A command of a later protocol than ours. `request_id` is None: where it stands is not known here."""
+    """A command of a later protocol version. `request_id` is None, because its position is unknown here."""
 
     type: int
     request_id: int | None = None
@@ -97,7 +97,7 @@ def position_of(message_id: pb.MessageIdData) -> tuple[int, int]:
 
 
 def request_id_of(command: Any) -> int | None:
-    """The id that an answer to `command` must carry; None where the command has none (or left it out)."""
+    """The id that an answer to `command` must have; None if the command has none (or left it out)."""
     if isinstance(command, Message):
         field = command.DESCRIPTOR.fields_by_name.get("request_id")
         if field is None or (field.has_presence and not command.HasField("request_id")):
@@ -108,9 +108,9 @@ def request_id_of(command: Any) -> int | None:
 
 
 class BadFrame(ProtocolError):
-    """The peer's bytes do not follow the protocol.
+    """The peer's bytes violate the protocol.
 
-    `commands` are the good ones that came before the bad frame in the same chunk; they may still be served.
+    `commands` are the valid ones before the bad frame in the chunk; they may still be served.
     """
 
     def __init__(self, text: str, commands: list[Command]) -> None:

@@ -1,6 +1,7 @@
-"""Turns `geminga.proto` into `pulsar_pb2.py` and `pulsar_pb2.pyi`: `python -m geminga.wire.compile_proto`.
+"""Compiles `geminga.proto` to `pulsar_pb2.py` and `pulsar_pb2.pyi`: `python -m geminga.wire.compile_proto`.
 
-Needs grpcio-tools (extra `test`); the result is kept in the repository so that running the broker does not.
+Needs grpcio-tools (extra `test`). The result is in the repository, so that a broker does not need
+grpcio-tools.
 """
 
 from __future__ import annotations

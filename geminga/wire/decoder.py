@@ -1,9 +1,9 @@
-"""Bytes from a socket into commands. Sans I/O: `Decoder.feed` is plain code, whatever the bytes are.
+"""Decodes bytes from a socket to commands. No I/O: `Decoder.feed` is plain code for any bytes.
 
 SEND, ACK and FLOW are most of the traffic, so their usual shape is read here straight from the buffer,
 without protobuf. "Usual" is what the clients' encoders emit: the fields in ascending order, each once, none
-unknown, varints of ordinary length, nothing after them. Whatever looks different in any way goes through
-protobuf, with the same result: docs/formats/wire.md.
+unknown, varints of ordinary length, nothing after them. Any other shape goes through protobuf, with an equal
+result: docs/formats/wire.md.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ _SEND_HEAD = 0x08063200 - 4
 _ACK_HEAD = 0x080A5200 - 4
 _FLOW_HEAD = 0x080B5A00 - 4
 _LONG_ACK = 0x080A5280
-"""An ACK whose sub-message takes more than one byte to say its size (the low seven bits vary)."""
+"""An ACK whose sub-message has a size of more than one byte (the low seven bits vary)."""
 _ID_BASE = 0x0800
 _INT32_MAX = 2**31 - 1
 _UINT32_MAX = 2**32 - 1
 
 
 class Decoder:
-    """One connection's incoming bytes.
+    """One connection's incoming bytes. Keeps at most one partial frame, and no byte of a frame with an
+    invalid header.
 
-    Keeps at most one partial frame, and no byte of one whose header is already wrong. Each byte is copied a
-    bounded number of times, however the stream is cut. Not usable after it has raised.
+    Copies each byte a bounded number of times, however the stream is cut. Not usable after it has raised.
     """
 
     __slots__ = ("_failed", "_frame_bytes_max", "_need_bytes", "_partial")
@@ -64,24 +64,24 @@ class Decoder:
         self._frame_bytes_max = frame_bytes_max
         self._partial = bytearray()
         self._need_bytes = 0
-        """How long the partial frame will be once it is whole; 0 while its sizes are not known."""
+        """The length of the partial frame when complete; 0 while its sizes are unknown."""
         self._failed: str | None = None
 
     @property
     def partial_bytes(self) -> int:
-        """What is kept of a frame that is not whole yet."""
+        """The received bytes of an incomplete frame."""
         return len(self._partial)
 
     @property
     def frame_bytes(self) -> int:
-        """How long that frame will be once it is whole; 0 if there is none, or its size is not known yet."""
+        """The length of the incomplete frame when complete; 0 if there is none, or its size is unknown."""
         return self._need_bytes if self._partial else 0
 
     def feed(self, chunk: bytes) -> list[Command]:
         """The commands that `chunk` completes, in order.
 
-        Raises `BadFrame` (a `ProtocolError`) at the first frame that does not follow the protocol; it carries
-        the commands before that frame. From then on every call raises.
+        Raises `BadFrame` (a `ProtocolError`) at the first invalid frame; the error has the commands before
+        that frame. From then on every call raises.
         """
         commands: list[Command] = []
         if self._failed is not None:
@@ -98,7 +98,7 @@ class Decoder:
         return commands
 
     def _complete(self, chunk: bytes, commands: list[Command]) -> None:
-        """Put the partial frame and `chunk` together."""
+        """Join the partial frame and `chunk`."""
         partial = self._partial
         if self._need_bytes == 0:
             # fewer than eight bytes were left over: not worth a special path
@@ -116,7 +116,7 @@ class Decoder:
         self._scan(chunk, missing, commands)
 
     def _scan(self, data: bytes, at: int, commands: list[Command]) -> None:
-        """Read the frames of `data` from `at` on; what is left over becomes the partial frame."""
+        """Read the frames of `data` from `at` on; the rest becomes the partial frame."""
         length = len(data)
         view = memoryview(data)
         unpack_head = _HEAD.unpack_from
@@ -157,7 +157,9 @@ class Decoder:
             self._need_bytes = need
 
     def _scan_end(self, data: bytes, at: int, commands: list[Command]) -> tuple[int, int]:
-        """The last few bytes of a chunk: -> (size of the frame that begins there, where it begins)."""
+        """Scan the last few bytes of a chunk; returns (size of the frame that begins there, where it
+        begins).
+        """
         while (left := len(data) - at) >= 4:
             if left < 8:
                 (total,) = _U32.unpack_from(data, at)
@@ -184,7 +186,9 @@ def _bad_sizes(total: int, command_size: int, frame_bytes_max: int) -> ProtocolE
 def _scan_send(
     data: bytes, view: memoryview, command_end: int, end: int, id_field: int, tag: int, at: int
 ) -> Send | None:
-    """The usual SEND: `at` is where its sequence id stands, `end` where its frame ends. Else None."""
+    """The usual SEND; None for any other shape. `at` is the offset of its sequence id, `end` the end of its
+    frame.
+    """
     try:
         # Ids below 128 take one byte, and clients count them from 0.
         producer_id = id_field - _ID_BASE
@@ -235,7 +239,7 @@ def _scan_send(
 
 
 def _scan_long_ack(data: bytes, at: int, end: int) -> Ack | None:
-    """An ACK of 128 bytes or more: `at` is where the size of its sub-message stands."""
+    """An ACK of 128 bytes or more; `at` is the offset of the size of its sub-message."""
     try:
         size, at = scan_varint(data, at)
         if at + size != end or data[at] != 0x08:
@@ -249,7 +253,7 @@ def _scan_long_ack(data: bytes, at: int, end: int) -> Ack | None:
 
 
 def _scan_flow(data: bytes, consumer_id: int, at: int, end: int) -> Flow | None:
-    """The usual FLOW: `at` is where its permits stand."""
+    """The usual FLOW; `at` is the offset of its permits."""
     try:
         permits, at = scan_varint(data, at)
     except IndexError:

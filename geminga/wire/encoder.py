@@ -1,7 +1,7 @@
 """Commands that a broker sends, as bytes: one small function each.
 
-Texts go to the peer as they are, cut if they are very long: no secrets, no paths. Transactions:
-transaction_encoder.py; the two commands that go out per message: hot_encoder.py.
+Texts are sent unchanged, cut if they are very long: no secrets, no paths. `transaction_encoder.py` has the
+answers to transactions, `hot_encoder.py` the two commands that are sent for each message.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ __all__ = ["MessageEncoder", "ReceiptEncoder"]
 _SIZES = struct.Struct(">II")
 _TYPE = pb.BaseCommand.Type
 TEXT_CHARS_MAX = 64 * 1024
-"""Of an error's text: one that quotes two large schemas does not become a frame that no client takes."""
+"""The limit of an error's text: one that quotes two large schemas must not exceed the largest frame."""
 
 Code: TypeAlias = ServerError | int
 
 
 def frame(command: pb.BaseCommand) -> bytes:
-    """The whole frame of a command that nothing follows."""
+    """The whole frame of a command without a payload."""
     # No checksum: Pulsar's frames have one over metadata and payload only.
     body = command.SerializeToString()
     return _SIZES.pack(len(body) + 4, len(body)) + body
 
 
 def as_code(code: Code) -> pb.ServerError:
-    """The number for a protobuf field; the taxonomy's numbers are the protocol's."""
+    """The number for a protobuf field; the errors' numbers are those of the protocol."""
     return cast("pb.ServerError", int(code))
 
 
 def _said(text: str) -> str:
-    """What may stand in a command: an error may quote what a peer sent, also what has no UTF-8."""
+    """A text that is valid in a command: an error may quote a peer's bytes, including invalid UTF-8."""
     # A text that protobuf refuses would raise while an error is reported, and the client would get no answer
     # at all.
     return text[:TEXT_CHARS_MAX].encode(errors="backslashreplace").decode()
@@ -133,7 +133,7 @@ def lookup(
     authoritative: bool = True,
     proxy_through_service_url: bool = False,
 ) -> bytes:
-    """Where the topic is served: connect there, or (`redirect`) ask there again."""
+    """The broker of the topic: connect to it, or (`redirect`) send the lookup to it."""
     answer = pb.CommandLookupTopicResponse(
         request_id=request_id,
         brokerServiceUrl=service_url,
@@ -228,7 +228,7 @@ def producer_success(
     topic_epoch: int | None = None,
     ready: bool = True,
 ) -> bytes:
-    """`ready` False: the client shall wait for another PRODUCER_SUCCESS before it sends."""
+    """`ready` False: the client has to wait for another PRODUCER_SUCCESS before it sends."""
     answer = pb.CommandProducerSuccess(
         request_id=request_id,
         producer_name=producer_name,
@@ -250,7 +250,7 @@ def send_error(producer_id: int, sequence_id: int, code: Code, text: str) -> byt
 def close_producer(
     producer_id: int, request_id: int, service_url: str | None = None, service_url_tls: str | None = None
 ) -> bytes:
-    """The client shall look the topic up again, or go where `service_url` says. -1 as request id: none."""
+    """Makes the client look the topic up again, or connect to `service_url`. -1 as request id: none."""
     answer = pb.CommandCloseProducer(
         producer_id=producer_id,
         request_id=unsigned(request_id),
@@ -266,7 +266,7 @@ def close_producer(
 def close_consumer(
     consumer_id: int, request_id: int, service_url: str | None = None, service_url_tls: str | None = None
 ) -> bytes:
-    """The client shall look the topic up again, or go where `service_url` says. -1 as request id: none."""
+    """Makes the client look the topic up again, or connect to `service_url`. -1 as request id: none."""
     answer = pb.CommandCloseConsumer(
         consumer_id=consumer_id,
         request_id=unsigned(request_id),
@@ -309,7 +309,7 @@ def reached_end_of_topic(consumer_id: int) -> bytes:
 def last_message_id(
     request_id: int, last: pb.MessageIdData, mark_delete: pb.MessageIdData | None = None
 ) -> bytes:
-    """Both by `message_id()`; an empty topic's last message is (ledger, -1) or (-1, -1)."""
+    """Both ids come from `message_id()`; an empty topic's last message is (ledger, -1) or (-1, -1)."""
     answer = pb.CommandGetLastMessageIdResponse(
         request_id=request_id, last_message_id=last, consumer_mark_delete_position=mark_delete
     )

@@ -1,6 +1,7 @@
-"""The two commands that go out once per message, SEND_RECEIPT and MESSAGE: written by hand, without protobuf.
+"""The two commands that are sent once per message, SEND_RECEIPT and MESSAGE: written by hand, without
+protobuf.
 
-What does not change from one message to the next is kept as bytes, per ledger and per length of what changes.
+The constant parts are kept as bytes, per ledger and per length of the variable parts.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _NO_LEDGER = -1
 _PARTS_MAX = 256
 # A view keeps the whole entry alive while it is in the outbox, so small payloads are copied.
 _VIEW_BYTES = 2048
-"""From this size on a view of the payload is cheaper than a copy."""
+"""From this size on, a view of the payload is cheaper than a copy."""
 
 
 class ReceiptEncoder:
@@ -65,7 +66,7 @@ class ReceiptEncoder:
         return b"".join((parts[0], sequence, parts[1], entry))
 
     def _around(self, sequence_bytes: int, entry_bytes: int, highest_bytes: int) -> tuple[bytes, bytes]:
-        """What stands before the sequence id, and between it and the entry id."""
+        """The bytes before the sequence id, and between it and the entry id."""
         ledger = b"\x08" + varint(self._ledger_id) + b"\x10"
         middle = b"\x1a" + varint(len(ledger) + entry_bytes) + ledger
         size = len(self._producer) + sequence_bytes + len(middle) + entry_bytes + highest_bytes
@@ -85,7 +86,7 @@ class MessageEncoder:
     __slots__ = ("_consumer", "_keep_stamp", "_ledger_id", "_partition", "_parts")
 
     def __init__(self, consumer_id: int, partition_index: int = -1, *, keep_stamp: bool = False) -> None:
-        """`partition_index` -1: none. `keep_stamp`: the client wants the broker entry metadata too."""
+        """`partition_index` -1: none. `keep_stamp`: the client wants the broker entry metadata, too."""
         self._consumer = b"\x08" + varint(consumer_id)
         self._partition = b"\x18" + varint(partition_index) if partition_index >= 0 else b""
         self._keep_stamp = keep_stamp
@@ -104,7 +105,7 @@ class MessageEncoder:
     ) -> int:
         """Append one frame's buffers to `out`; returns its size in bytes.
 
-        `body` is the entry as stored. `ack_set` holds the words as the wire has them, signed.
+        `body` is the entry as stored. `ack_set` has the words as on the wire, signed.
         """
         if entry_id < 0x4000:
             entry = SHORT[entry_id]
@@ -137,7 +138,9 @@ class MessageEncoder:
         return total + 4
 
     def _before(self, entry_bytes: int, end_bytes: int) -> tuple[int, bytes]:
-        """What the total size counts beside the payload, and what stands between it and the entry id."""
+        """The bytes that the total size counts beside the payload, and those between the size and the entry
+        id.
+        """
         ledger = b"\x08" + varint(self._ledger_id) + b"\x10"
         message_id = b"\x12" + varint(len(ledger) + entry_bytes + len(self._partition)) + ledger
         size = len(self._consumer) + len(message_id) + entry_bytes + end_bytes

@@ -56,11 +56,11 @@ _INT64_MAX = 2**63 - 1
 # Bounded, since publish times are the client's: one that sends random times must not fill the memory.
 _TIMES_MAX = 1024
 _times: dict[bytes, int] = {}
-"""The upper four of a timestamp's six varint bytes -> their share of it. They change every 16 seconds."""
+"""Maps the upper four of a timestamp's six varint bytes to their value. They change every 16 seconds."""
 
 
 def stamp(broker_timestamp_ms: int, index: int | None = None) -> bytes:
-    """What to put in front of an entry: when the broker got it and, if given, its running number."""
+    """The bytes to prepend to an entry: when the broker received it and, if given, its running number."""
     # BrokerEntryMetadata by hand: two varints for each message published, and protobuf costs ten times as
     # much.
     body = b"\x08" + varint(broker_timestamp_ms)
@@ -76,7 +76,7 @@ def strip(body: bytes) -> bytes:
 
 
 def broker_timestamp_ms(body: bytes) -> int | None:
-    """When the broker got the entry, by its stamp; None without one."""
+    """When the broker received the entry, by its stamp; None without a stamp."""
     end = stamp_bytes(body)
     if end == 0:
         return None
@@ -142,7 +142,7 @@ def peek_or_none(body: bytes) -> Peek | None:
 
 
 def _scan_time(body: bytes, at: int) -> tuple[int, int]:
-    """A varint that is probably a time in milliseconds; as `scan_varint`, and faster for a familiar time."""
+    """A varint that is probably a time in milliseconds; as `scan_varint`, and faster for recent times."""
     upper = _times.get(body[at + 2 : at + 6])
     if upper is not None and (byte := body[at]) & (byte2 := body[at + 1]) & 0x80:
         return upper | byte & 0x7F | (byte2 & 0x7F) << 7, at + 6
@@ -155,10 +155,10 @@ def _scan_time(body: bytes, at: int) -> tuple[int, int]:
 
 
 def _scan_rest(body: bytes, publish_time_ms: int, at: int, end: int) -> Peek | None:
-    """Metadata with optional fields, which are from `at` on, in any order. What is skipped is not checked.
-    None: something unusual.
+    """Metadata with optional fields, which begin at `at`, in any order; None for an unusual shape.
 
-    May look at bytes after `end`, but never accepts what they would change.
+    Skipped fields are not checked. May read bytes after `end`, but never accepts a value that depends on
+    them.
     """
     # Collected in local names and passed by position, since most entries have only these fields: a dictionary
     # passed by keywords made the peek of a batch a quarter slower.

@@ -1,4 +1,4 @@
-"""Any command, the long way: by protobuf. What it gives back is what the scanners must give back too."""
+"""Parses any command with protobuf. The scanners must give equal results."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def parse_command(data: bytes, view: memoryview, at: int, command_end: int, end:
 
 
 def _check_text(message: Message) -> None:
-    """protobuf hands out text that is not UTF-8 as bytes; handlers expect str."""
+    """Raise ProtocolError for invalid UTF-8, which protobuf returns as bytes; handlers expect str."""
     for field, value in message.ListFields():
         if field.type == field.TYPE_STRING:
             texts = value if field.is_repeated else (value,)
@@ -63,7 +63,7 @@ def _check_text(message: Message) -> None:
 
 
 def _with_text() -> frozenset[str]:
-    """The messages that have text in them, directly or further down."""
+    """The messages that have text fields, directly or nested."""
     messages = pb.DESCRIPTOR.message_types_by_name.values()
     found: set[str] = set()
     while True:
@@ -83,7 +83,7 @@ _WITH_TEXT = _with_text()
 
 
 def _unknown(envelope: pb.BaseCommand) -> UnknownCommand:
-    """protobuf keeps a number that an enum does not have among the unknown fields."""
+    """A command of a later version: protobuf keeps a type that its enum lacks among the unknown fields."""
     fields = UnknownFieldSet(envelope)
     numbers = [
         field.data
@@ -96,7 +96,8 @@ def _unknown(envelope: pb.BaseCommand) -> UnknownCommand:
 
 
 def _payload(data: bytes, view: memoryview, at: int, end: int) -> tuple[bytes, bool]:
-    """What follows a command, and whether its checksum (if any) matches and its metadata ends inside it.
+    """The bytes after a command, and whether its checksum (if any) matches and its metadata ends inside
+    them.
 
     Raises `ProtocolError`.
     """

@@ -12,17 +12,17 @@ from geminga.wire.stored_entry import metadata_range, parse_metadata, raw_text
 
 
 class Peek(msgspec.Struct, frozen=True, gc=False):
-    """One entry's metadata, as far as the broker cares about it for each message.
+    """The fields of one entry's metadata that the broker needs for each message.
 
-    Texts are the bytes that came, valid UTF-8 or not. Numbers are as clients have them, with their sign, but
-    transaction ids are unsigned. The keys of a batch are its first message's.
+    Texts are bytes as received, valid UTF-8 or not. Numbers are signed, as in clients, but transaction ids
+    are unsigned. The keys of a batch are those of its first message.
     """
 
     body: bytes
-    """The whole entry that was looked at, stamp and all."""
+    """The whole entry, including its stamp."""
     publish_time_ms: int
     partition_key_utf8: bytes | None = None
-    """As it came, that is base64 if `partition_key_b64`."""
+    """As received, so base64 if `partition_key_b64`."""
     ordering_key: bytes | None = None
     deliver_at_ms: int = 0
     """0: at once."""
@@ -52,7 +52,7 @@ class Peek(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def metadata(self) -> pb.MessageMetadata:
-        """All of the metadata. Parsed at each call; so are the three below."""
+        """All of the metadata. Parsed at each call, and so are the three properties below."""
         return parse_metadata(self.body, *metadata_range(self.body))
 
     @property
@@ -69,7 +69,7 @@ class Peek(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def partition_key(self) -> bytes | None:
-        """The key itself; None if there is none, or one that is called base64 and is not."""
+        """The key itself; None if there is none, or if it is invalid base64."""
         key = self.partition_key_utf8
         if key is None or not self.partition_key_b64:
             return key

@@ -11,9 +11,9 @@ from geminga.wire.varint import scan_varint, skip_varint
 
 
 def scan_ack(data: bytes, consumer_id: int, at: int, end: int) -> Ack | None:
-    """The usual ACK, whose ack type stands at `at` and which ends at `end`; None: not the usual one.
+    """The usual ACK, whose ack type is at `at` and which ends at `end`; None for any other shape.
 
-    May look at bytes after `end`, but never accepts what they would change.
+    May read bytes after `end`, but never accepts a value that depends on them.
     """
     positions: list[tuple[int, int]] = []
     same = b""  # how the id before began, up to its entry id: most lists name one ledger
@@ -71,7 +71,9 @@ def scan_ack(data: bytes, consumer_id: int, at: int, end: int) -> Ack | None:
 
 
 def _skip_rest(data: bytes, at: int, end: int) -> int:
-    """Where the id's partition and batch index end, which do not matter when an entry is acked as a whole."""
+    """Where the id's partition and batch index end; they do not matter when an entry is acknowledged as a
+    whole.
+    """
     if data[at] == 0x18:
         at = skip_varint(data, at + 1)
     if at < end and data[at] == 0x20:

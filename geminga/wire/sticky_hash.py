@@ -1,8 +1,8 @@
 """The key by which a Key_Shared subscription chooses a consumer, and its hash.
 
-The hash is Murmur3, 32 bits, seed 0, without its sign bit; clients choose partitions by it too. Where
-the broker splits the ranges (AUTO_SPLIT, consistent hashing) there are 65,535 slots from 1 on; where
-consumers name their ranges (STICKY) there are 65,536 from 0 on, but 0 is not used: such keys share slot 1.
+The hash is Murmur3, 32 bits, seed 0, without its sign bit; clients also use it to choose partitions. If the
+broker divides the ranges (AUTO_SPLIT, consistent hashing), the slots are 1 to 65,535. If consumers name
+their ranges (STICKY), the slots are 0 to 65,535, but 0 is not used: such keys share slot 1.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ def sticky_key(peek: Peek) -> bytes:
 
 
 def sticky_key_hash(peek: Peek) -> int:
-    """The entry's slot in [1, 65535] where the broker splits the ranges (AUTO_SPLIT)."""
+    """The entry's slot in [1, 65535] if the broker divides the ranges (AUTO_SPLIT)."""
     return sticky_hash(sticky_key(peek)) % (_RANGE - 1) + 1
 
 
 def sticky_range_hash(peek: Peek) -> int:
-    """The entry's slot in [1, 65535] where consumers name their ranges (STICKY)."""
+    """The entry's slot in [1, 65535] if consumers name their ranges (STICKY)."""
     return sticky_hash(sticky_key(peek)) % _RANGE or 1

@@ -1,4 +1,4 @@
-"""Where things are in a stored entry; message_metadata.py describes its layout."""
+"""Offsets in a stored entry; message_metadata.py describes its layout."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from geminga.wire import pulsar_pb2 as pb
 STAMP_MAGIC = b"\x0e\x02"
 # Compared as bytes on the path of every message: parsing the stamp's length would cost more than the rest.
 USUAL_STAMP = b"\x0e\x02\x00\x00\x00\x07\x08"
-"""A stamp of nothing but the time, which takes six bytes from 2004 to 2109."""
+"""A stamp with only the time, which takes six bytes from 2004 to 2109."""
 _USUAL_STAMP_BYTES = 13
 CHECKSUM_MAGIC = b"\x0e\x01"
 _USUAL_HEAD = struct.Struct(">7s6x2s4xI")
@@ -24,7 +24,9 @@ _DELIVER_AT_TAG = b"\x98\x01"
 
 
 def stamp_bytes(body: bytes) -> int:
-    """How long the stamp in front of a stored entry is; 0: there is none. `ProtocolError`: longer than it."""
+    """The length of the stamp before a stored entry; 0 if there is none. Raises `ProtocolError` if the stamp
+    exceeds the entry.
+    """
     if body.startswith(USUAL_STAMP):
         return _USUAL_STAMP_BYTES
     if not body.startswith(STAMP_MAGIC):
@@ -36,7 +38,7 @@ def stamp_bytes(body: bytes) -> int:
 
 
 def metadata_range(body: bytes) -> tuple[int, int]:
-    """Where the metadata begins and ends. Raises `ProtocolError` if it is not all there."""
+    """Where the metadata begins and ends. Raises `ProtocolError` if it is incomplete."""
     at = stamp_bytes(body)
     if body.startswith(CHECKSUM_MAGIC, at):
         at += 6
@@ -49,8 +51,8 @@ def metadata_range(body: bytes) -> tuple[int, int]:
 
 
 def may_be_delayed(body: bytes) -> bool:
-    """False: the entry surely has no delivery time. A fraction of `peek`, asked of each message of a topic
-    whose delayed index is fed while publishing.
+    """False if the entry surely has no delivery time. Costs a fraction of `peek`; called for each message of
+    a topic whose delayed index is fed while publishing.
     """
     try:
         prefix, magic, size = _unpack_usual(body)
@@ -78,5 +80,5 @@ def parse_metadata(body: bytes, at: int, end: int) -> pb.MessageMetadata:
 
 
 def raw_text(text: str | bytes) -> bytes:
-    """protobuf hands out text that is not UTF-8 as it came."""
+    """A text of protobuf, which returns invalid UTF-8 as bytes."""
     return text.encode() if isinstance(text, str) else text

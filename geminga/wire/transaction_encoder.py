@@ -20,7 +20,7 @@ _TYPE = pb.BaseCommand.Type
 
 
 def tc_client_connect_response(request_id: int, code: Code | None = None, text: str | None = None) -> bytes:
-    """The answer to a client that asks for the transaction coordinator; `code` None: it is here."""
+    """The answer to a client that connects to the transaction coordinator; `code` None: success."""
     answer = pb.CommandTcClientConnectResponse(
         request_id=request_id, error=None if code is None else as_code(code), message=text
     )

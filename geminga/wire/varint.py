@@ -1,4 +1,4 @@
-"""Varints for the hot paths: written from tables, read without a loop where they are short."""
+"""Varints for the hot paths: written from tables, and read without a loop if they are short."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ _LOW = [bytes((n,)) for n in range(0x80)]
 # Tables: a loop over seven-bit groups costs more than the rest of a receipt's encoding.
 _TWO = [bytes((n & 0x7F | 0x80, n >> 7)) for n in range(0x4000)]
 MORE = [bytes((n & 0x7F | 0x80, n >> 7 | 0x80)) for n in range(0x4000)]
-"""The two low groups of seven bits of a number that has more."""
+"""The two low groups of seven bits of a number with further groups."""
 SHORT = _LOW + _TWO[0x80:]
 
 
@@ -21,9 +21,9 @@ def varint(value: int) -> bytes:
 
 
 def scan_varint(data: bytes, at: int) -> tuple[int, int]:
-    """-> (value, where the next byte is). Up to nine bytes, so below 2^63; (-1, at) for a longer one.
+    """(value, offset of the next byte) for up to nine bytes, so below 2^63; (-1, at) for a longer varint.
 
-    Raises IndexError where `data` ends inside it.
+    Raises IndexError if `data` ends inside it.
     """
     value = data[at]
     if value < 0x80:
@@ -45,7 +45,7 @@ def scan_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def skip_varint(data: bytes, at: int) -> int:
-    """Where the byte after the varint is: one of any length up to ten bytes, as a negative int32 takes."""
+    """The offset after the varint, which may have up to ten bytes, as a negative int32 does."""
     # protobuf writes a negative int32 as ten bytes; more are refused by every parser.
     limit = at + 10
     while data[at] >= 0x80:
