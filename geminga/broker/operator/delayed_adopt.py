@@ -1,5 +1,5 @@
-"""Buckets that were built elsewhere, brought to a topic that is in use: checked against the topic, written,
-named in one write, and told to the index. A refusal changes nothing.
+"""Adds buckets that were built elsewhere to a topic that is in use: checks them against the topic, writes
+them, names them in one write, and adds them to the index. A refusal changes nothing.
 """
 
 from __future__ import annotations
@@ -43,27 +43,29 @@ if TYPE_CHECKING:
     from geminga.broker.topic.topic import Topic
 
 SPOT_CHECKS: Final = 8
-"""Of each bucket so many messages are read, and have to be due when it says."""
+"""The number of messages of each bucket that are read to check their due times."""
 READ_AGAIN_MAX: Final = 200_000
-"""Messages that only the replaced buckets have; they are read from the backlog again."""
+"""The limit of messages that only the replaced buckets have; the broker reads them from the
+backlog again.
+"""
 SEALED_WITHIN_S: Final = 20.0
 LOOK_AGAIN_S: Final = 0.01
 
 
 class BadBucket(PeerError):
-    """What was sent is no bucket, or none of this topic."""
+    """The request has no bucket, or a bucket of another topic."""
 
 
 class _New(NamedTuple):
     directory: Directory
-    """With the members."""
+    """The directory, including its members."""
     entries: list[bytes]
     sampled: list[tuple[int, int, int]]
-    """Some of its messages: ledger, entry, due time."""
+    """A sample of its messages: ledger, entry, due time."""
 
     @property
     def range(self) -> tuple[int, int]:
-        """The first and the last of its positions, as codes."""
+        """The first and the last of its positions, as packed positions."""
         return self.directory.first_code, self.directory.last_code
 
 
@@ -85,9 +87,9 @@ async def adopt_buckets(topic: Topic, subscription: Subscription, bundle: bytes)
     """Add the buckets of a bundle to the index that the subscription uses. They replace all buckets that
     overlap with them. Durable and in effect on return.
 
-    BadBucket: damaged, or not of this topic. Conflict: many messages are only in the replaced ones.
-    NotAllowed: this index keeps no buckets. ServiceNotReady, StorageError. Nothing has changed then.
-    Cancelling leaves all of it done, or nothing.
+    Raises BadBucket (damaged, or of another topic), Conflict (many messages are only in the replaced
+    buckets), NotAllowed (this index keeps no buckets), ServiceNotReady and StorageError; nothing has changed
+    then. Cancelling leaves all of it done, or nothing.
     """
     buckets = await _buckets_of(topic, subscription)
     async with buckets.adopting:
@@ -169,7 +171,7 @@ def _look_into(entries: list[bytes]) -> _New:
 
 
 def _check_belongs(topic: Topic, subscription: Subscription, directory: Directory) -> None:
-    """That all of it is in the topic, and something of it not acknowledged yet."""
+    """Check that the topic has all of the bucket, and that some of it is not acknowledged yet."""
     ledger = topic.ledger
     ids = [info.ledger_id for info in ledger.ledgers]
     first, last = directory.start_ledger, directory.end_ledger
@@ -185,7 +187,7 @@ def _check_belongs(topic: Topic, subscription: Subscription, directory: Director
 
 
 async def _check_times(topic: Topic, subscription: Subscription, sampled: list[tuple[int, int, int]]) -> None:
-    """That some messages are due when the bucket says."""
+    """Check that a sample of messages has the due times of the bucket."""
     said = {(ledger_id, entry_id): at_ms for ledger_id, entry_id, at_ms in sampled}
     for entry in await topic.ledger.read_positions(sorted(said)):
         try:
@@ -236,8 +238,8 @@ async def _write(adoption: _Adoption) -> None:
 
 
 async def _abandon(adoption: _Adoption, error: BaseException) -> None:
-    """Delete the written buckets. A bucket that was named before, and cleared since, is left to the request
-    that cleared it.
+    """Delete the written buckets. A bucket that was named and cleared meanwhile is left to the request that
+    cleared it.
     """
     with trio.CancelScope(shield=True):
         for writer, _ in adoption.written:

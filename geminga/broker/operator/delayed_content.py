@@ -1,4 +1,4 @@
-"""One bucket as it is on the bookie, decoded for people: its directory, and its rows by due time."""
+"""The content of one bucket on the bookie, decoded for users: its directory, and its rows by due time."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class NoSuchBucket(PeerError):
-    """None of the index has that ledger or covers exactly that range."""
+    """No bucket of the index has that ledger or exactly that range."""
 
     http_status = 404
 
 
 class Unreadable(PeerError):
-    """The bucket is damaged, and the index has not met that yet."""
+    """The bucket is damaged, and the index has not noticed that yet."""
 
     http_status = 409
 
@@ -36,7 +36,7 @@ def _unreadable(what: str, stored: StoredBucket, error: GemingaError) -> Unreada
 
 
 def find_bucket(looked: Looked, name: str) -> StoredBucket | None:
-    """By its ledger (`45`), its range (`10-11`, as in the list of buckets) or its property."""
+    """Find a bucket by its ledger (`45`), its range (`10-11`, as in the list of buckets) or its property."""
     from geminga.tracker.format.stored_bucket import KEY_PREFIX
 
     buckets = looked.buckets_to_be
@@ -50,7 +50,7 @@ def find_bucket(looked: Looked, name: str) -> StoredBucket | None:
 
 
 async def content_of(looked: Looked, stored: StoredBucket) -> BucketContent:
-    """The directory, read now. `Unreadable`."""
+    """The directory, read now. Raises `Unreadable`."""
     buckets, view = looked.buckets_to_be, looked.view
     assert buckets is not None
     try:
@@ -88,7 +88,7 @@ async def content_of(looked: Looked, stored: StoredBucket) -> BucketContent:
 
 
 async def rows_of(looked: Looked, stored: StoredBucket, start: int, count_max: int) -> BucketRows:
-    """Rows from this number on, by due time, read now. `Unreadable`."""
+    """Rows from this number on, by due time, read now. Raises `Unreadable`."""
     buckets, delayed = looked.buckets_to_be, looked.subscription.delayed
     assert buckets is not None
     counts = stored.directory.counts.tolist()

@@ -1,4 +1,6 @@
-"""Looking at what one subscription of one topic holds back: counts, times, pages, the parts of its index."""
+"""Queries about the delayed messages of one subscription of one topic: counts, times, pages, parts of the
+index.
+"""
 
 from __future__ import annotations
 
@@ -39,15 +41,15 @@ if TYPE_CHECKING:
 
 CLASSES_MAX: Final = 1000
 READ_AT_ONCE: Final = 20
-"""Entries that are read for nothing but their times, ..."""
+"""The limit of entries that are read at once for their times."""
 READ_BYTES: Final = 4 * MIB
-"""... and what they may take."""
+"""The limit of bytes that such a read takes."""
 
 ListedPart = tuple[BucketInfo, Iterator[SegmentInfo]]
 
 
 class Looked(NamedTuple):
-    """A subscription as it is looked at, and of which partition."""
+    """A subscription for queries, with its topic's partition."""
 
     topic: Topic
     subscription: Subscription
@@ -55,7 +57,7 @@ class Looked(NamedTuple):
 
     @property
     def buckets(self) -> Buckets | None:
-        """The index that it looks at; None: it looks at none."""
+        """The index that the view belongs to; None without one."""
         delayed = self.subscription.delayed
         return None if delayed.tracker is None else delayed.buckets
 
@@ -69,14 +71,14 @@ class Looked(NamedTuple):
         return self.subscription.delayed.tracker
 
     async def open(self) -> None:
-        """Open the subscription's view of an index that exists already, so that its messages are counted."""
+        """Open the subscription's view of an existing index, so that its messages are counted."""
         delayed = self.subscription.delayed
         if delayed.tracker is None and delayed.has_index() and holds_back(self.subscription):
             await delayed.open()
 
 
 def due_ms_of(subscription: Subscription, entry: Entry) -> int | None:
-    """When an entry is due: as it was sent, or as it was changed. None: its metadata cannot be read."""
+    """When an entry is due, by its metadata or as changed. None: its metadata cannot be read."""
     try:
         entry.parsed(peek)
     except ProtocolError:
@@ -118,7 +120,7 @@ async def summary_of(looked: Looked) -> DelayedSummary:
 
 
 async def _due(view: View | None) -> tuple[int, int | None]:
-    """How many of those that wait are due, and when the first one is."""
+    """How many of the waiting messages are due, and the due time of the first one."""
     if view is None or not len(view):
         return 0, None
     from geminga.tracker.index import eyes
@@ -155,7 +157,7 @@ async def histogram_of(looked: Looked, width_ms: int) -> DueHistogram:
 async def _decoded(
     buckets: Buckets, named: list[tuple[StoredBucket, int]]
 ) -> dict[tuple[StoredBucket, int], Rows]:
-    """Those segments on the bookie that can be read: some hundred microseconds for each on the loop."""
+    """Those segments on the bookie that can be read; each takes a few hundred microseconds on the loop."""
     found = {}
     for stored, number in named:
         with contextlib.suppress(StorageError):  # the broker finds that out by itself
@@ -169,7 +171,7 @@ async def _decoded(
 
 
 async def positions_of(looked: Looked, start: Position, count_max: int) -> list[tuple[int, int]]:
-    """At most so many that wait, from there on, in the order of the topic."""
+    """At most this many waiting positions, from there on, in the order of the topic."""
     if (view := looked.view) is None:
         return []
     from geminga.tracker.index import eyes
@@ -178,7 +180,7 @@ async def positions_of(looked: Looked, start: Position, count_max: int) -> list[
 
 
 async def due_times_of(looked: Looked, positions: list[tuple[int, int]]) -> dict[tuple[int, int], int]:
-    """When they are due, but for those whose metadata cannot be read."""
+    """The due times of positions, except those whose metadata cannot be read."""
     view, found = looked.view, looked.subscription
     if view is None:
         return {}
@@ -201,7 +203,7 @@ async def due_times_of(looked: Looked, positions: list[tuple[int, int]]) -> dict
 
 
 async def bucket_rows_of(looked: Looked) -> list[ListedPart]:
-    """The parts of the index, and what it does not have yet."""
+    """The parts of the index, and the entries that it does not have yet."""
     found: list[ListedPart] = []
     if (buckets := looked.buckets_to_be) is not None:
         from geminga.tracker.index import composition

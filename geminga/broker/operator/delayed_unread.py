@@ -1,7 +1,7 @@
 """Entries that are not in a subscription's index: not read yet, or to be read again.
 
-Any of them may be delayed, which is not known before it has been read. So an answer about delayed messages
-has to mention these entries too.
+Any of them may be delayed; the broker learns that when it reads them. So an answer about delayed messages
+has to mention these entries, too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 
 def holds_back(subscription: Subscription) -> bool:
-    """True if its consumers are, were last, or may still be of a type that waits for due times."""
+    """Whether the subscription's consumers are, were last, or may still be of a type that respects delivery
+    times.
+    """
     return not subscription.consumers.ignores_delays
 
 
@@ -57,7 +59,7 @@ def unread_of(subscription: Subscription) -> int:
 
 
 def capacity(subscription: Subscription) -> str:
-    """For people."""
+    """The capacity of the index, for users."""
     consumers = subscription.consumers
     if not consumers:
         return "no consumer is connected"
@@ -66,7 +68,7 @@ def capacity(subscription: Subscription) -> str:
 
 
 def _pace(subscription: Subscription) -> str:
-    """Says whether entries are being read again now; for people. A consumer is connected."""
+    """Whether entries are being read again now, for users. A consumer is connected."""
     books = _books_of(subscription)
     if books is not None and books.blocked:
         return "read again from the topic once consumers have acknowledged more"
@@ -76,8 +78,8 @@ def _pace(subscription: Subscription) -> str:
 
 
 def not_read(subscription: Subscription) -> Generator[int, None, list[NotRead]]:
-    """Why entries are not read yet, with how many for each reason: together `unread_of`. Yields after each
-    look at 65,536 entries.
+    """Why entries are not read yet, with the number for each reason; in total `unread_of`. Yields after each
+    65,536 entries.
     """
     if not holds_back(subscription):
         return []
@@ -107,8 +109,8 @@ def not_read(subscription: Subscription) -> Generator[int, None, list[NotRead]]:
 
 
 def _that_add_up(found: list[NotRead], subscription: Subscription) -> list[NotRead]:
-    """The reasons with numbers that add up to `unread_of` now, including one for the entries without a
-    reason.
+    """The reasons with numbers that add up to the current `unread_of`, including one for the entries without
+    a reason.
     """
     # Entries were read and acknowledged between the slices of the look, so its numbers may be too high.
     left = unread_of(subscription)
@@ -127,8 +129,8 @@ def _that_add_up(found: list[NotRead], subscription: Subscription) -> list[NotRe
 
 
 class _Looked(NamedTuple):
-    """Unacknowledged entries: how many the subscription does not know, of how many, and the first and the
-    last ledger of those that it does not know.
+    """Unacknowledged entries: how many the subscription does not know, of how many, and the first and last
+    ledger of the unknown ones.
     """
 
     missing: int
@@ -155,7 +157,7 @@ def _known(unknown: UnknownLedgers | None) -> Callable[[int], bool]:
 def _look_between(
     subscription: Subscription, first: Position, end: Position, is_wanted: Callable[[int], bool]
 ) -> Generator[int, None, _Looked]:
-    """From `first` on and before `end`, in wanted ledgers."""
+    """Count from `first` on and before `end`, in wanted ledgers."""
     delayed, cursor, ledger = subscription.delayed, subscription.cursor, subscription.topic.ledger
     missing = total = 0
     ledgers: list[int] = []

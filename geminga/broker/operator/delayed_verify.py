@@ -1,9 +1,9 @@
-"""All buckets of the delayed index looked at now: of one topic, or of every topic that has some.
+"""Verifies all buckets of the delayed index, of one topic or of every topic with buckets.
 
-What the records of topics and cursors name is read from the bookie, whether the topic is loaded or not, and
-none is loaded for it. A bucket that serves and is gone or damaged is lost at once, so that its messages are
-read again (`tracker/buckets/verify.py`); that of a topic that is not loaded stays named, and is found when it
-is.
+Reads the buckets that the records of topics and cursors name from the bookie, and loads no topic for that.
+If a bucket in use is missing or damaged, it is lost at once, so that its messages are read again
+(`tracker/buckets/verify.py`). A bucket of a topic that is not loaded stays named, and the load finds the
+damage.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class WrongPart(msgspec.Struct, rename="camel", kw_only=True):
 class VerifiedBucket(msgspec.Struct, rename="camel", kw_only=True):
     topic: str
     subscription: str | None
-    """Whose own index it is of; None: the one that all share."""
+    """The subscription that owns the index; None for the shared index."""
     name: str
-    """What it spans, as the property's name says it."""
+    """The bucket's range, as in the name of its property."""
     ledger_id: int
     state: Literal["ok", "lost", "damaged", "unreadable"]
     segments: int
@@ -50,7 +50,7 @@ class VerifiedBucket(msgspec.Struct, rename="camel", kw_only=True):
     bytes: int
     wrong: list[WrongPart]
     then: Then
-    """What becomes of its messages if it is not ok."""
+    """What happens to the messages of a bucket that is not ok."""
 
 
 class _Named(NamedTuple):
@@ -70,8 +70,9 @@ class DelayedVerifier:
     async def verify(
         self, topic: TopicName | None, subscription: str | None
     ) -> AsyncGenerator[VerifiedBucket, None]:
-        """One bucket after the other, each as it was looked at; of all topics if none is named. Those that
-        come and go meanwhile may be left out. TopicNotFound, SubscriptionNotFound before the first.
+        """Verify one bucket after the other, and yield each result; all topics if none is named. May leave
+        out buckets that are created or deleted meanwhile. Raises TopicNotFound, SubscriptionNotFound before
+        the first result.
         """
         for name in self._named_topics(topic, subscription) if topic is not None else self._all_topics():
             await trio.lowlevel.checkpoint()
@@ -120,7 +121,7 @@ class DelayedVerifier:
         return one in self._named_by(one.topic, one.subscription)
 
     def _buckets(self, one: _Named) -> Buckets | None:
-        """Those of the index that it belongs to, if that is open."""
+        """The buckets of the open index; None if it is not open."""
         loaded = self._topics.loaded.get(str(one.topic))
         if loaded is None or loaded.closing:
             return None
@@ -130,7 +131,7 @@ class DelayedVerifier:
         return None if subscription is None else subscription.delayed.own
 
     async def _look(self, one: _Named) -> VerifiedBucket | None:
-        """None: no record names it any longer."""
+        """Verify one bucket; None if no record names it any longer."""
         while True:
             buckets = self._buckets(one)
             if buckets is not None and (bucket := buckets.serving.get(one.ledger_id)) is not None:
@@ -152,7 +153,7 @@ class DelayedVerifier:
         return _answer(one, verdict, then)
 
     async def _look_at_closed(self, one: _Named) -> Verdict:
-        """At a bucket that does not serve, as its topic or its index is not open."""
+        """Verify a bucket that is not in use, because its topic or its index is not open."""
         # It imports numpy, which a start must not.
         verify = await trio.to_thread.run_sync(importlib.import_module, "geminga.tracker.buckets.verify")
         from geminga.tracker.buckets.bucket_store import BucketStore

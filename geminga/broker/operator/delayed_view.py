@@ -1,7 +1,7 @@
-"""What an operator may see of the delayed indexes and change in them; `admin/view/delayed.py` says it all.
+"""The operator's queries and changes of delayed indexes; `admin/view/delayed.py` documents each.
 
-A partitioned topic is taken whole: what is counted is added up, and a message or a bucket is looked for in
-the partition that has its ledger, as the broker gives each ledger id once.
+For a partitioned topic the results of all partitions are combined. A message or a bucket is looked up in the
+partition that has its ledger, because the broker assigns each ledger id once.
 """
 
 from __future__ import annotations
@@ -56,23 +56,23 @@ if TYPE_CHECKING:
 
 
 PLACES_PER_TURN = 100
-"""Looks at single messages in a row: about a millisecond."""
+"""Lookups of single messages between two checkpoints: about a millisecond."""
 
 
 class BeingRead(PeerError):
-    """What an index has is not known yet."""
+    """The content of an index is not known yet."""
 
     http_status = 503
 
 
 class NotDelayed(PeerError):
-    """The message is not one that waits for its time."""
+    """The message does not wait for its time."""
 
     http_status = 404
 
 
 class DelayedOperator:
-    """Loads topics if need be."""
+    """Loads topics if necessary."""
 
     def __init__(
         self, topics: Topics, *, allows_damage: bool, verifier: DelayedVerifier | None = None
@@ -100,14 +100,14 @@ class DelayedOperator:
         return found
 
     async def _opened(self, topic: TopicName, name: str) -> list[Looked]:
-        """The same, each looking at an index if there is one."""
+        """As `_each`, with the view of each subscription's index open if there is one."""
         found = await self._each(topic, name)
         for looked in found:
             await looked.open()
         return found
 
     async def _holder(self, topic: TopicName, name: str, ledger_id: int) -> Looked:
-        """The one whose topic has that ledger; the first if none has."""
+        """The one whose topic has that ledger; the first if none has it."""
         return _holder_among(await self._each(topic, name), ledger_id)
 
     # -- looks -----------------------------------------------------------------------------------------------
@@ -291,8 +291,8 @@ class DelayedOperator:
         return CancelResult(cancelled=len(waiting), not_cancelled=others)
 
     async def _waits_unread(self, found: Subscription, position: Position) -> bool:
-        """Whether a message that no index knows has a time that has not come: no consumer has come yet to
-        have it read, or it is about to be.
+        """Whether a message that no index knows is not due yet: no consumer has connected to have it read,
+        or the message is about to be read.
         """
         if not holds_back(found) or found.delayed.is_settled(position):
             return False
@@ -354,7 +354,9 @@ class DelayedOperator:
 
 
 async def _by_turns(positions: Sequence[Position]) -> AsyncGenerator[Position, None]:
-    """One after the other; all else has its turn after some of them. A request may name thousands."""
+    """Process items one after the other, with a checkpoint after some of them. A request may
+    name thousands.
+    """
     for number, position in enumerate(positions, 1):
         yield position
         if number % PLACES_PER_TURN == 0:
@@ -367,7 +369,7 @@ def _holder_among(found: Sequence[Looked], ledger_id: int) -> Looked:
 
 
 async def _read_wholly(looked: Looked) -> None:
-    """Have it look at its index, which has all that it will have. `BeingRead` soon after a start."""
+    """Wait until the subscription's index is complete. Raises `BeingRead` soon after a start."""
     await looked.open()
     if looked.subscription.delayed.unknown is not None:
         raise BeingRead(
@@ -376,8 +378,8 @@ async def _read_wholly(looked: Looked) -> None:
 
 
 def put_together(parts: Sequence[DueHistogram], width_ms: int) -> DueHistogram:
-    """Histograms for the same width into one of at most `CLASSES_MAX` classes. Each has doubled it as often
-    as it had to, so that classes nest.
+    """Combine histograms for the same requested width into one of at most `CLASSES_MAX` classes. Each
+    histogram has doubled its width as often as necessary, so classes nest.
     """
     if len(parts) == 1:
         return parts[0]

@@ -1,4 +1,6 @@
-"""Settings changed while the broker runs: kept in a document, in effect on return and after every start."""
+"""Settings that change while the broker runs: stored in a document, in effect on return and after every
+start.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,13 @@ BROKER = "broker"
 
 
 def stored_values(documents: Documents) -> dict[str, str]:
-    """What was changed and not taken back."""
+    """The values that were changed and not removed."""
     found = documents.get(DYNAMIC_CONFIGURATION, BROKER)
     return {} if found is ABSENT else dict(found)
 
 
 class DynamicConfiguration:
-    """The settings of one broker, as they hold now."""
+    """The current settings of one broker."""
 
     def __init__(
         self,
@@ -29,7 +31,9 @@ class DynamicConfiguration:
         policies: Policies,
         policies_of: Callable[[Config], EffectivePolicies],
     ) -> None:
-        """`config` is what the start was given; `policies_of`: what holds for topics by a configuration."""
+        """`config` is the configuration of the start; `policies_of` returns a configuration's default
+        policies for topics.
+        """
         self._started_with = config
         self._documents = documents
         self._policies = policies
@@ -45,7 +49,7 @@ class DynamicConfiguration:
         return stored_values(self._documents)
 
     def current(self) -> Config:
-        """The configuration with what was changed."""
+        """The configuration with all changes."""
         values = self.values()
         if not values:
             return self._started_with
@@ -54,13 +58,13 @@ class DynamicConfiguration:
         return with_values(self._started_with, values)
 
     def follow(self) -> None:
-        """Let what was changed before hold; once, at the start."""
+        """Apply earlier changes; call this once, at the start."""
         if self.values():
             self._policies.change_defaults(self._policies_of(self.current()))
 
     async def set(self, key: str, text: str) -> bool:
-        """Durable and in effect on return. False: nothing here goes by it. `PolicyInvalid` if it may not be
-        changed at run time, or not to this.
+        """Set a value, durable and in effect on return. Returns False if it has no effect here. Raises
+        `PolicyInvalid` if the setting may not be changed at run time, or not to this value.
         """
         from geminga.config.dynamic import DYNAMIC, EFFECTIVE, checked
 
@@ -74,7 +78,7 @@ class DynamicConfiguration:
         return key in EFFECTIVE
 
     async def unset(self, key: str) -> None:
-        """What the start was given holds again; may be repeated. `PolicyInvalid` as for `set`."""
+        """Restore the value of the start; may be repeated. Raises `PolicyInvalid` as `set` does."""
         from geminga.config.dynamic import DYNAMIC
 
         if key not in DYNAMIC:

@@ -1,8 +1,8 @@
-"""Is the broker well? Answered by publishing a message and reading it back, as Pulsar's health check does.
+"""Checks the broker's health by publishing a message and reading it back, as Pulsar's health check does.
 
-The message goes through the journal of a ledger of its own, which belongs to no topic: no list shows it, and
-it is deleted when it has `ENTRIES_MAX` messages, when the broker stops, and after a crash with everything
-else that no topic names. Requests that come together share one round trip, and an answer holds for a second.
+The message goes through the journal, to a ledger of its own that belongs to no topic, so no list shows it.
+The ledger is deleted when it has `ENTRIES_MAX` messages, when the broker stops, and after a crash together
+with other orphans. Simultaneous requests share one round trip, and an answer is reused for a second.
 """
 
 from __future__ import annotations
@@ -25,35 +25,39 @@ if TYPE_CHECKING:
     from geminga.broker.topic.rooms import Rooms
 
 FRESH_S = 1.0
-"""An answer is reused for so long."""
+"""How long an answer is reused."""
 ROUND_TRIP_S_MAX = 1.5
-"""A message that is not back by then makes the broker unhealthy: the answer comes within two seconds."""
+"""A message that is not back by then makes the broker unhealthy, so that the answer comes within two
+seconds.
+"""
 ENTRIES_MAX = 1000
 TOPIC = "/health"
-"""The topic in the record of the ledger: a name that no topic has."""
+"""The topic in the record of the ledger: a name that no topic can have."""
 BODY_BYTES = 16
 LOSSES_MAX = 20
-"""Damages that an answer names."""
+"""The limit of damages that an answer names."""
 
 
 class HealthReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What `/geminga/health` says."""
+    """The answer of `/geminga/health`."""
 
     status: str
-    """"ok", or "unhealthy": then `reasons` say why and what to do."""
+    """"ok", or "unhealthy"; then `reasons` has causes and next steps."""
     reasons: list[str]
     checked_ms: int
-    """When, since 1970."""
+    """Time of the check, ms since 1970."""
     losses: list[str] = []
-    """What this start did not find, or has found damaged since: the broker serves everything else, so it is
-    not unhealthy for it.
+    """Entries that this start did not find, or that were found damaged since. The broker serves everything
+    else, so it counts as healthy.
     """
     round_trip_ms: float | None = None
-    """From the publish to the read message; None: it did not come back."""
+    """From the publish to the read; None: the message did not come back."""
 
 
 def losses_of(bookie: Bookie) -> list[str]:
-    """What the bookie knows to be lost or set aside, with what to do; [] if nothing is."""
+    """The entries that the bookie knows to be lost, and the ledgers that are set aside, with next steps; []
+    if there are none.
+    """
     report, counts = bookie.recovery, bookie.statistics()
     look = "'geminga bookie verify' on the stopped broker lists it, and the log of the start names topics"
     losses = [f"{damage}; {look}" for damage in report.damages[:LOSSES_MAX]]
@@ -71,10 +75,10 @@ def losses_of(bookie: Bookie) -> list[str]:
 
 
 class HealthCheck:
-    """Of one broker. Belongs to the event loop."""
+    """The health check of one broker. Belongs to the event loop."""
 
     def __init__(self, rooms: Rooms, gone_directory: Callable[[], Awaitable[str]]) -> None:
-        """`gone_directory` names a directory that was taken away under the broker; "" if all are there."""
+        """`gone_directory` returns a directory that was removed while the broker runs; "" if all exist."""
         self.round_trips = 0
         self._rooms = rooms
         self._gone_directory = gone_directory
@@ -88,8 +92,8 @@ class HealthCheck:
         self._closed = False
 
     async def __call__(self) -> HealthReport:
-        """The present state, at most `FRESH_S` old. Never raises for an unhealthy broker. Cancelling leaves
-        the look to the next one that asks.
+        """The current state, at most `FRESH_S` old. Never raises for an unhealthy broker. After cancelling,
+        the next request repeats the check.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         while self._report is None or trio.current_time() >= self._fresh_until_s:
@@ -106,8 +110,8 @@ class HealthCheck:
         return self._report
 
     async def close(self) -> None:
-        """Delete the ledger; no message is published after this. StorageError. Cancelling leaves the ledger
-        to the next start.
+        """Delete the ledger; no message is published after this. Raises StorageError. Cancelling leaves the
+        ledger to the next start.
         """
         self._closed = True
         if self._writer is not None:
@@ -143,7 +147,7 @@ class HealthCheck:
         )
 
     async def _round_trip(self) -> None:
-        """GemingaError if the message does not come back as it went."""
+        """Raises GemingaError if the message does not come back unchanged."""
         writer = await self._ready_writer()
         body = os.urandom(BODY_BYTES)
         entry_id = writer.append(body)

@@ -1,4 +1,4 @@
-"""Which topics are loaded, and since when the broker serves them."""
+"""The loaded topics, and since when the broker serves them."""
 
 from __future__ import annotations
 

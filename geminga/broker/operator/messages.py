@@ -1,7 +1,7 @@
-"""Stored messages as an operator looks at them: `admin.view.messages.MessagesView` on loaded topics.
+"""Stored messages for an operator: `admin.view.messages.MessagesView` on loaded topics.
 
 All reads go through the ledger's caches, or the bookie's threads, a bounded number of entries at a time, and
-no task but the asking one waits for them.
+only the requesting task waits for them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from geminga.names import TopicName
 
 RUN_ENTRIES, RUN_BYTES = 100, MIB
-"""What a scan reads at once."""
+"""The limits of one read of a scan."""
 
 
 class StoredMessage(NamedTuple):
@@ -42,7 +42,7 @@ class StoredMessage(NamedTuple):
 class LastMessage(NamedTuple):
     position: Position
     batch_size: int
-    """0: it is no batch."""
+    """0: the entry is no batch."""
 
 
 class BacklogAnalysis(NamedTuple):
@@ -52,11 +52,11 @@ class BacklogAnalysis(NamedTuple):
     """None: there was no entry."""
     last: Position | None
     is_whole: bool
-    """False: a limit was reached before the end of the backlog."""
+    """False: the scan reached a limit before the end of the backlog."""
 
 
 class MessagesOperator:
-    """Reads of single messages, and of a backlog."""
+    """Reads single messages, and scans a backlog."""
 
     def __init__(self, topics: Topics, clock: Clock, settings: BrokerSettings) -> None:
         self._topics = topics
@@ -145,12 +145,12 @@ class MessagesOperator:
 
 
 def is_apart(cursor: Cursor, position: Position) -> bool:
-    """Whether an entry is acknowledged beyond mark-delete."""
+    """Whether an entry after the mark-delete position is acknowledged."""
     return position > cursor.mark_delete and cursor.is_acknowledged(position)
 
 
 class _Count:
-    """Of a scan as far as it has come."""
+    """The counts of a scan so far."""
 
     def __init__(self) -> None:
         self._entries = self._messages = 0
@@ -158,7 +158,7 @@ class _Count:
         self._last: Position | None = None
 
     def add(self, entries: Sequence[Entry]) -> int:
-        """Returns how many."""
+        """Count an entry; returns its number of messages."""
         for entry in entries:
             metadata = peek_or_none(entry.body)
             self._messages += metadata.num_messages_in_batch if metadata is not None else 1

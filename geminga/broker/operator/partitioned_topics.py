@@ -1,4 +1,4 @@
-"""Partitioned topics: more partitions, and the deletion of all of them."""
+"""Adds partitions to a topic, and deletes topics with all partitions."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 OWN_PREFIXES = ("geminga.", INTERNAL_PREFIX)
-"""Of properties that are the broker's own: an operator neither sees nor changes them."""
+"""Prefixes of the broker's own properties: an operator neither sees nor changes them."""
 
 
 def changed_properties(old: Mapping[str, str], add: Mapping[str, str], remove: str) -> dict[str, str]:
-    """Raises `NotAllowed` if they are too many, or the broker's own."""
+    """The changed properties. Raises `NotAllowed` if they are too many, or the broker's own."""
     for key in (*add, remove):
         if key.startswith(OWN_PREFIXES):
             raise NotAllowed(f"The broker keeps properties that begin with {' or '.join(OWN_PREFIXES)}")
@@ -37,7 +37,7 @@ def changed_properties(old: Mapping[str, str], add: Mapping[str, str], remove: s
 
 
 class PartitionedTopics:
-    """Changes of a partitioned topic that concern its partitions too."""
+    """Changes of a partitioned topic that also affect its partitions."""
 
     def __init__(self, topics: Topics, rooms: Rooms) -> None:
         self._topics = topics
@@ -45,8 +45,8 @@ class PartitionedTopics:
         self._rooms = rooms
 
     async def grow(self, name: TopicName, partitions: int) -> None:
-        """Raise the number of partitions; it never falls. New partitions get the subscriptions of the
-        first.
+        """Increase the number of partitions, which never decreases. New partitions get the subscriptions of
+        the first one.
         """
         path = records.partitioned_topic_path(name)
         stored = self._rooms.metadata.get(path)
@@ -70,7 +70,7 @@ class PartitionedTopics:
                     await topic.create_subscription(subscription, initial="earliest")
 
     async def change_properties(self, name: TopicName, add: Mapping[str, str], remove: str) -> None:
-        """Of the partitioned topic; each partition has its own. Durable on return."""
+        """Change the properties of the partitioned topic; each partition has its own. Durable on return."""
         path = records.partitioned_topic_path(name)
         while True:
             stored = self._rooms.metadata.get(path)

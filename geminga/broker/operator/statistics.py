@@ -48,7 +48,7 @@ ACCESS_MODES = {
 
 
 class StatisticsOperator:
-    """Gathers figures when asked; keeps none."""
+    """Gathers figures at each request; stores none."""
 
     def __init__(self, topics: Topics, rooms: Rooms, connections: Connections) -> None:
         self._topics = topics
@@ -126,8 +126,8 @@ class StatisticsOperator:
 
 
 def _with_shared_buckets(found: ManagedLedgerStatistics, topic: Topic) -> ManagedLedgerStatistics:
-    """The properties of an index that all subscriptions share are the topic's: show them at the cursors that
-    they serve, where those of an index of a subscription's own stand.
+    """Show the properties of a shared index, which are the topic's, at the cursors that they serve, where
+    those of a subscription's own index are shown.
     """
     shared = topic.delays.shared
     if shared is None:

@@ -1,4 +1,4 @@
-"""Subscriptions as an operator sees them: `admin.view.subscriptions.SubscriptionsView` on loaded topics."""
+"""Subscriptions for an operator: `admin.view.subscriptions.SubscriptionsView` on loaded topics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class SubscriptionsOperator:
-    """Which subscriptions a topic has, and what an operator does to one of them."""
+    """Lists a topic's subscriptions, and changes one of them."""
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics

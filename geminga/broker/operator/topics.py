@@ -1,4 +1,4 @@
-"""Topics as an operator sees them: `admin.view.topics.TopicsView` on the topics of this broker."""
+"""Topics for an operator: `admin.view.topics.TopicsView` on the topics of this broker."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ if TYPE_CHECKING:
 
 
 async def loaded_topic(topics: Topics, name: TopicName) -> Topic:
-    """An existing topic, loaded if need be. Always a checkpoint: some requests load many topics in a row."""
+    """An existing topic, loaded if necessary. Always a checkpoint, because some requests load many topics in
+    a row.
+    """
     await trio.lowlevel.checkpoint()
     return await topics.get(name, create=False)
 
 
 class TopicsOperator:
-    """Which topics exist, and what an operator does to one of them."""
+    """Lists topics, and changes one of them."""
 
     def __init__(self, topics: Topics, rooms: Rooms) -> None:
         self._topics = topics

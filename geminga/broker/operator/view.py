@@ -1,4 +1,4 @@
-"""The broker as the admin API sees it: `admin.view.broker.BrokerView`, its parts put together."""
+"""The broker for the admin API: `admin.view.broker.BrokerView`, composed of its parts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Process(NamedTuple):
-    """What only the process as a whole can answer, or do: `admin.view.process.ProcessView`."""
+    """Queries and actions of the process as a whole: `admin.view.process.ProcessView`."""
 
     memory: Callable[[], MemoryStatistics]
     backup: Callable[[str], Awaitable[BackupReport]]
@@ -49,7 +49,7 @@ class View:
         process: Process,
         policies_of: Callable[[Config], EffectivePolicies],
     ) -> None:
-        """`policies_of` says what holds for topics by a configuration."""
+        """`policies_of` returns a configuration's default policies for topics."""
         self.config = config
         self.binary_port = binary_port
         self.web_port = web_port

@@ -1,4 +1,4 @@
-"""Avro schemas, as far as a broker needs them: read, compared, and printed. Pure."""
+"""Parses, compares and prints Avro schemas, as far as a broker needs that. Pure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, Final, NamedTuple
 PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
 DEPTH_MAX: Final = 100
-"""Of types inside each other: beyond this the parser gives up, not the stack."""
+"""The limit of nested types: beyond it the parser fails, and not the stack."""
 BRANCHES_MAX: Final = 1000
-"""Branches of one union: two unions are compared branch by branch."""
+"""The limit of branches in a union: two unions are compared branch by branch."""
 _RESERVED: Final[Mapping[str, frozenset[str]]] = {
     "field": frozenset({"name", "type", "doc", "default", "order", "aliases"}),
     "record": frozenset({"type", "name", "namespace", "doc", "fields", "aliases"}),
@@ -38,7 +38,7 @@ class Field(NamedTuple):
 
 
 class AvroType:
-    """One type. `kind` is Avro's word for it, or "union"; of the rest only what belongs to it is set."""
+    """One type. `kind` is Avro's word for it, or "union"; only the fields of that kind are set."""
 
     __slots__ = (
         "aliases",
@@ -65,7 +65,7 @@ class AvroType:
         self.default: str | None = None
         self.size = 0
         self.items: AvroType | None = None
-        """Of an array or a map."""
+        """The element type of an array or a map."""
         self.branches: list[AvroType] = []
 
     @property
@@ -78,7 +78,7 @@ class AvroType:
 
 
 def parse(text: str) -> AvroType:
-    """Raises SchemaParseError."""
+    """Parse a schema. Raises SchemaParseError."""
     try:
         return _Parser().parse(json.loads(text), "", 0)
     except (RecursionError, ValueError) as error:
@@ -207,8 +207,8 @@ def _properties(given: Mapping[str, Any], kind: str) -> dict[str, Any]:
 
 
 def to_json(schema: AvroType, *, documented: bool = True) -> Any:
-    """The schema as Avro prints it, with a type that was defined before by its name. Without documentation
-    and aliases the result is the same for two schemas if and only if Avro considers them equal.
+    """The schema as Avro prints it, with repeated types by name. Without documentation and aliases, two
+    schemas have equal results if and only if Avro considers them equal.
     """
     return _to_json(schema, "", set(), documented)
 

@@ -1,7 +1,7 @@
-"""Whether a schema is one at all, whether two are the same, and whether one may follow another. Pure.
+"""Checks whether a schema is valid, whether two are equal, and whether one may follow another. Pure.
 
 The rules and the texts are Pulsar 4.0's (`SchemaDataValidator`, `SchemaCompatibilityCheck` and its
-implementations), asked case by case: tests/e2e/operators/schema_recording.json.
+implementations), recorded case by case: tests/e2e/operators/schema_recording.json.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from geminga.errors import IncompatibleSchema
 TRANSITIVE: Final = frozenset({"BACKWARD_TRANSITIVE", "FORWARD_TRANSITIVE", "FULL_TRANSITIVE"})
 ALWAYS, NEVER = "ALWAYS_COMPATIBLE", "ALWAYS_INCOMPATIBLE"
 SCHEMA_BYTES_MAX: Final = 512 * 1024
-"""A metadata record has to hold it, in base64."""
+"""The limit of a schema, which must fit a metadata record in base64."""
 
 
 def validate(schema: TopicSchema) -> None:
@@ -86,7 +86,7 @@ def _parsed(schema: TopicSchema) -> AvroType:
 
 
 def _root_message(schema: TopicSchema) -> str:
-    """Full name of the message of a PROTOBUF_NATIVE schema, whose file is there and defines something."""
+    """Full name of the message of a PROTOBUF_NATIVE schema, whose file exists and defines a message."""
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
     from google.protobuf.message import DecodeError
 
@@ -99,7 +99,7 @@ def _root_message(schema: TopicSchema) -> str:
 
 
 def are_same(one: TopicSchema, other: TopicSchema) -> bool:
-    """True if both are the same version of a schema. Properties do not count."""
+    """Whether both are the same version of a schema. Properties do not count."""
     if one.type != other.type:
         return False
     if one.data == other.data:
@@ -142,7 +142,7 @@ def check_consumer(earlier: Sequence[TopicSchema], reader: TopicSchema, strategy
 
 
 def _check(newest_first: Sequence[TopicSchema], new: TopicSchema, strategy: str) -> None:
-    """All of one type."""
+    """Check schemas of one type."""
     if strategy == ALWAYS:
         return
     if new.type == "KEY_VALUE":

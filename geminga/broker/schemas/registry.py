@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from geminga.names import TopicName
 
 VERSIONS_MAX: Final = 1000
-"""Versions of one topic. A client that exceeds it most likely makes a schema for each message."""
+"""The limit of versions of one topic. A client that exceeds it most likely creates a schema for each
+message.
+"""
 DELETED: Final = TopicSchema("NONE", b"")
 
 
@@ -27,7 +29,7 @@ class StoredSchema(NamedTuple):
     schema: TopicSchema
     created_ms: int
     is_deleted: bool
-    """A mark: this and what is before it do not count."""
+    """A mark: this version and all earlier ones do not count."""
 
 
 class SchemaRegistry:
@@ -56,7 +58,7 @@ class SchemaRegistry:
         return found
 
     def latest(self, topic: TopicName) -> StoredSchema | None:
-        """The newest version, a mark if that is the newest."""
+        """The newest version, even if it is a mark."""
         stored = self._all(topic)
         return stored[-1] if stored else None
 
@@ -64,7 +66,7 @@ class SchemaRegistry:
         return next((stored for stored in self.versions(topic) if stored.version == version), None)
 
     def find(self, topic: TopicName, schema: TopicSchema) -> StoredSchema | None:
-        """The version that is this schema."""
+        """The version with an equal schema; None if there is none."""
         return _find(self.versions(topic), schema)
 
     def has_schema(self, topic: TopicName) -> bool:
@@ -73,7 +75,7 @@ class SchemaRegistry:
     async def add(
         self, topic: TopicName, schema: TopicSchema, strategy: str, *, may_change: bool = True
     ) -> int:
-        """The version of this schema, which is stored if it is new and may follow the others by `strategy`.
+        """The version of this schema. A new schema is stored if it may follow the others by `strategy`.
         Raises IncompatibleSchema.
         """
         validate(schema)
@@ -92,7 +94,7 @@ class SchemaRegistry:
                 return version
 
     async def _store(self, topic: TopicName, schema: TopicSchema, *, is_mark: bool = False) -> int | None:
-        """Store it as the next version; None if another request stored one first."""
+        """Store the schema as the next version; None if another request stored one first."""
         latest = self.latest(topic)
         version = 0 if latest is None else latest.version + 1
         record = SchemaRecord(
@@ -116,18 +118,20 @@ class SchemaRegistry:
         check_follows([stored.schema for stored in self.versions(topic)], schema, strategy)
 
     def check_consumer(self, topic: TopicName, schema: TopicSchema, strategy: str) -> None:
-        """Raise IncompatibleSchema if a consumer with this schema may not read the topic, which has one."""
+        """Raise IncompatibleSchema if a consumer with this schema may not read the topic, which has a
+        schema.
+        """
         validate(schema)
         check_consumer([stored.schema for stored in self.versions(topic)], schema, strategy)
 
     async def delete(self, topic: TopicName) -> int:
-        """Delete all versions by a mark, whose version it returns. Their numbers are not used again."""
+        """Delete all versions by a mark, and return the mark's version. The numbers are not used again."""
         while (version := await self._store(topic, DELETED, is_mark=True)) is None:
             pass
         return version
 
     async def forget(self, topic: TopicName) -> None:
-        """Take all of it away."""
+        """Delete all records of the topic's schemas."""
         parent = records.schemas_path(topic)
         children = self._metadata.children(parent)
         if children:

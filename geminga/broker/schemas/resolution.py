@@ -1,8 +1,7 @@
-"""Whether an Avro schema reads what was written with another one. Pure.
+"""Decides whether an Avro schema can read data that was written with another one. Pure.
 
-No library decides that without data. This follows what Avro 1.11's `Resolver` does with a pair of schemas,
-also where the specification is stricter: names of records do not count outside of unions, and a symbol that
-an enum has lost is no error.
+No library decides that without data. This follows Avro 1.11's `Resolver`, even where the specification is
+stricter: names of records do not count outside of unions, and a symbol that an enum has lost is no error.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ PROMOTIONS: Final[Mapping[str, frozenset[str]]] = {
 
 
 def can_read(writer: AvroType, reader: AvroType) -> bool:
-    """Whether everything that was written with one schema is read with the other. Types that refer to each
-    other too deeply for the stack count as unreadable.
+    """Whether one schema can read all data that was written with the other. Types that refer to each other
+    too deeply for the stack count as unreadable.
     """
     try:
         return _Resolution().resolves(writer, reader)
@@ -74,7 +73,9 @@ class _Resolution:
         return fine
 
     def _branch(self, writer: AvroType, reader: AvroType) -> AvroType | None:
-        """Which branch of the reader's union takes what was written: by name, by structure, by promotion."""
+        """The branch of the reader's union that takes the written type: by name, by structure,
+        by promotion.
+        """
         structure: AvroType | None = None
         for branch in reader.branches:
             if branch.kind != writer.kind:

@@ -1,4 +1,4 @@
-"""A topic's schema as Pulsar's clients and its REST API speak of it. Pure."""
+"""A topic's schema in the terms of Pulsar's clients and its REST API. Pure."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ _UNLIKE: Final[Mapping[str, str]] = {
 NAMES: Final[Mapping[int, str]] = {
     number: _UNLIKE.get(name, name.upper()) for name, number in pb.Schema.Type.items()
 }
-"""What the REST API calls the protocol's types."""
+"""The REST API's names for the protocol's types."""
 NUMBERS: Final[Mapping[str, int]] = {name: number for number, name in NAMES.items()}
 CLIENT_SIDE: Final = frozenset({"AUTO", "AUTO_CONSUME", "AUTO_PUBLISH"})
-"""A client asks for the topic's schema with these; they are no schemas."""
+"""Types with which a client requests the topic's schema; they are no schemas."""
 BYTES: Final = "BYTES"
 KNOWN: Final = frozenset(NUMBERS) | CLIENT_SIDE | {BYTES}
 _LENGTH: Final = struct.Struct(">i")
 
 
 class SchemaInvalid(IncompatibleSchema):
-    """What was given is no schema of its type."""
+    """The data is no schema of its type."""
 
     http_status = 422
 
 
 class TopicSchema(NamedTuple):
-    """`type` is one of `KNOWN`, `data` what the type has: the JSON of an Avro schema, or nothing."""
+    """`type` is one of `KNOWN`. `data` depends on the type: the JSON of an Avro schema, or nothing."""
 
     type: str
     data: bytes
@@ -46,7 +46,7 @@ class TopicSchema(NamedTuple):
 
     @property
     def is_avro(self) -> bool:
-        """Whether its data are an Avro schema."""
+        """Whether the data is an Avro schema."""
         return self.type in ("AVRO", "JSON", "PROTOBUF")
 
 
@@ -101,7 +101,7 @@ def text_of(schema: TopicSchema) -> str:
 
 
 def data_from_text(kind: str, text: str) -> bytes:
-    """The reverse: what the REST API was given. Raises SchemaInvalid."""
+    """The reverse of `text_of`. Raises SchemaInvalid."""
     if kind != "KEY_VALUE":
         return text.encode()
     given = _json_or_none(text)
@@ -119,7 +119,7 @@ def data_from_text(kind: str, text: str) -> bytes:
 
 
 def _texts_of(text: str) -> Mapping[str, str]:
-    """An object of texts; what is none in it is left out, as a client may have written anything."""
+    """An object of texts; other values are left out, because a client may have sent anything."""
     given = _json_or_none(text)
     if not isinstance(given, dict):
         return {}
