@@ -94,10 +94,10 @@ class Journal:
         self._is_held = False
         """Whether the thread sleeps although the queue is not empty."""
         self._waiting_since_s = 0.0
-        """Nothing in the queue is older than this."""
+        """No entry in the queue is older than this."""
         # For the statistics of each group: no clock is read for an entry.
         self._oldest_s = 0.0
-        """The same, once the queue is looked into."""
+        """As `_waiting_since_s`, for entries that the thread has not taken yet."""
         self._stop_wanted = threading.Event()
         self._follows_turns = False
         self._is_wake_wanted = False

@@ -149,21 +149,21 @@ GROUP_WAIT_BOUNDS_S: Final = (
 
 
 class JournalGroups(NamedTuple):
-    """The groups that were written, by class; not cumulative, one class more for what is above all bounds."""
+    """Written groups by class: not cumulative, with one more class above all bounds."""
 
     by_entries: tuple[int, ...] = (0,) * (len(GROUP_ENTRIES_BOUNDS) + 1)
     by_wait: tuple[int, ...] = (0,) * (len(GROUP_WAIT_BOUNDS_S) + 1)
-    """How long the oldest entry of each can have waited until the group was begun, in seconds."""
+    """By the longest time, in seconds, that the oldest entry can have waited until its group began."""
     waited_s: float = 0.0
 
 
 class BookieLatencies(NamedTuple):
     adds: Summary = NO_DURATIONS
-    """Of entries, from the queue of the journal until durable: those of a group all as long as its oldest."""
+    """Per entry, from the journal's queue until durable; all entries of a group count as its oldest."""
     syncs: Summary = NO_DURATIONS
-    """Of groups."""
+    """Per group."""
     reads: Summary = NO_DURATIONS
-    """Of entries whose read had to wait for an entry log."""
+    """Per entry whose read had to wait for an entry log."""
 
 
 NO_GROUPS, NO_LATENCIES = JournalGroups(), BookieLatencies()
@@ -213,7 +213,7 @@ class BookieStatistics:
     """Ledgers that are kept but not served, because the metadata has no record of them."""
     space: SpaceStatistics = NOTHING
     found: ReadStatistics = NOTHING_READ
-    """Where what was read was found."""
+    """The layers in which reads found their entries."""
     latencies: BookieLatencies = NO_LATENCIES
     by_group: JournalGroups = NO_GROUPS
     queued_entries: int = 0

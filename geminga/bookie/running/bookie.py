@@ -280,7 +280,7 @@ class Bookie:
 
     @property
     def durable_bytes(self) -> int:
-        """Of all entries that became durable since the start, counted as in `queued_bytes`."""
+        """Bytes of all entries that became durable since the start, counted as in `queued_bytes`."""
         return self.counts.record_bytes
 
     def call_on_change(self, tell: Callable[[], None]) -> None:

@@ -28,7 +28,7 @@ PREFETCHES_MAX = 16
 
 # A cache full of single entries must not make each read walk through all of it.
 SEGMENTS_AHEAD_MAX = 32
-"""How many segments in memory are passed over to find where reading should go on."""
+"""How many segments in memory may be skipped to find where read-ahead should continue."""
 _monotonic_s = RealClock().monotonic_s
 
 
@@ -50,9 +50,9 @@ class LedgerReader:
         """Bytes read from entry logs, and the number of reads, including read-ahead."""
         self._in_write_caches, self._in_read_cache, self._in_logs = Found(), Found(), Found()
         self._found = self._in_read_cache
-        """Where `_find` found the last segment."""
+        """The layer in which `_find` found the last segment."""
         self.waits = Durations()
-        """Of entries that came from an entry log."""
+        """Per entry that came from an entry log."""
         self._caches = caches
         self._storage = storage
         self._heal = heal

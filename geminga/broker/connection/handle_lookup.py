@@ -10,7 +10,7 @@ from geminga.wire import pulsar_pb2 as pb
 
 
 def lookup(session: Session, command: pb.CommandLookupTopic) -> None:
-    """Every topic is here: answer with the address that the client came in by."""
+    """Every topic is on this broker: answer with the address that the client has connected to."""
     figures, began_s = session.rooms.figures, session.rooms.clock.monotonic_s()
     try:
         name = TopicName.parse(command.topic)

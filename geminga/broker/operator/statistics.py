@@ -148,7 +148,7 @@ def _with_shared_buckets(found: ManagedLedgerStatistics, topic: Topic) -> Manage
 def _statistics_in_slices(
     topic: Topic, *, with_cursors: bool = False
 ) -> Generator[int, None, TopicStatistics]:
-    """Yields after some rows (the topic, its producers, subscriptions and their consumers) how many."""
+    """Yields, after some rows (topic, producers, subscriptions, their consumers), the number of rows."""
     cursors = []
     for cursor in list(topic.ledger.cursors.values()) if with_cursors else ():
         if (of_cursor := _cursor_savings(cursor)) is not None:
