@@ -111,8 +111,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "metrics-page-for-each-scrape",
         PAGE,
-        "                if page.is_whole or page.is_broken:\n                    break\n                return page\n",
-        "                break\n",
+        "page.is_whole or page.is_broken:\n                    break\n                return page\n",
+        "True:\n                    break\n",
         PAGE_TESTS,
         "that scrapes at the same time share one page",
     ),
