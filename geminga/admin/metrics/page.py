@@ -21,7 +21,7 @@ from geminga.limits import KIB, MIB
 
 HELD_BYTES_MAX: Final = 8 * MIB
 """Bound on the finished pages that are still being sent, not counting the newest."""
-PART_BYTES_MAX: Final = 64 * KIB
+PART_BYTES_MAX: Final = 256 * KIB
 THREAD_BYTES_MIN: Final = 512 * KIB
 """So much text is compressed at once, in a thread..."""
 INLINE_BYTES_MAX: Final = 64 * KIB

@@ -81,13 +81,15 @@ class JournalFiles:
         self,
         batches: Sequence[tuple[int, int, list[bytes]]],
         names: Sequence[tuple[int, LedgerName]] = (),
+        waited_s: float = 0.0,
     ) -> WrittenGroup:
         """Write (ledger id, first entry, bodies) triples as one group, with the names of the ledgers that
-        begin in it. Durable on return.
+        begin in it. Durable on return. `waited_s` is only told in what is returned.
 
         Raises StorageError. The object must not be used after that, because the state of the group on disk is
         unknown.
         """
+        began_s = _monotonic_s()
         offset = self._end
         # A file whose first group is larger than a whole file still takes it: the second condition. Without
         # it such a group would open one empty file after another.
@@ -106,7 +108,7 @@ class JournalFiles:
         file.pwrite_many(offset, (group, self._padding[: end - offset - len(group)]))
         started = _monotonic_s()
         file.sync()
-        sync_s = _monotonic_s() - started
+        ended_s = _monotonic_s()
         self._end = end
         # After the sync: the kernel drops clean pages only, so an earlier call would do nothing.
         if end - self._dropped >= DROP_CACHE_BYTES and self._settings.journal_drops_page_cache:
@@ -114,7 +116,16 @@ class JournalFiles:
             self._dropped = end
         entries = sum(len(segment.ends) for segment in segments)
         record_bytes = sum(segment.record_bytes for segment in segments)
-        return WrittenGroup(segments, self.position, entries, record_bytes, end - offset, sync_s)
+        return WrittenGroup(
+            segments,
+            self.position,
+            entries,
+            record_bytes,
+            end - offset,
+            ended_s - started,
+            waited_s,
+            ended_s - began_s,
+        )
 
     def release(self, needed: JournalPosition) -> None:
         """Allow every journal before the one of `needed` to be overwritten or deleted. Call on any thread."""

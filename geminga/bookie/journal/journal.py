@@ -308,14 +308,13 @@ class Journal:
                 self._oldest_s = oldest_s
                 break
         try:
-            group = self.files.write(list(adders.values()), names)
+            group = self.files.write(list(adders.values()), names, began_s - oldest_s)
         except StorageError as error:
             # Before it is reported: `run`'s clean-up must not try the same disk again.
             self._broken = True
             self._done.append(error)
             raise
         last = [(adder, first + len(bodies) - 1) for adder, (_, first, bodies) in adders.items()]
-        group = group._replace(waited_s=began_s - oldest_s, took_s=_monotonic_s() - began_s)
         self._done.append((group, last))
 
     def _deliver(self) -> None:
