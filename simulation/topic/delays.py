@@ -17,7 +17,7 @@ from geminga.tracker.buckets.buckets import Buckets
 from geminga.tracker.buckets.merge_task import merged_above
 from geminga.tracker.buckets.recovery import Recovery, unacknowledged
 from geminga.tracker.buckets.tasks import run_buckets
-from geminga.tracker.format.rows import place_of
+from geminga.tracker.format.rows import position_of
 from geminga.tracker.format.stored_bucket import StoredBucket
 from geminga.tracker.index.index import IndexSettings
 from geminga.tracker.index.part import Frozen
@@ -62,7 +62,7 @@ class TopicDelay:
         told = self.index.sealed
 
         def sealed(frozen: Frozen, bucket: StoredBucket) -> None:
-            self._world.truth.sealed |= {Position(*place_of(code)) for code in frozen.rows.codes.tolist()}
+            self._world.truth.sealed |= {Position(*position_of(code)) for code in frozen.rows.codes.tolist()}
             told(frozen, bucket)
 
         self.index.sealed = sealed  # type: ignore[method-assign]

@@ -32,7 +32,7 @@ from geminga.tracker.buckets.merge_task import merged_above
 from geminga.tracker.buckets.recovery import Recovery
 from geminga.tracker.buckets.tasks import run_buckets
 from geminga.tracker.format.bucket_format import Directory
-from geminga.tracker.format.rows import place_of
+from geminga.tracker.format.rows import position_of
 from geminga.tracker.format.stored_bucket import KeyRange, StoredBucket, range_of_key
 from geminga.tracker.index.index import IndexSettings
 from geminga.tracker.index.part import Frozen
@@ -232,7 +232,7 @@ class World:
         told = self.index.sealed
 
         def sealed(frozen: Frozen, bucket: StoredBucket) -> None:
-            self.durable |= {place_of(code) for code in frozen.rows.codes.tolist()}
+            self.durable |= {position_of(code) for code in frozen.rows.codes.tolist()}
             told(frozen, bucket)
 
         self.index.sealed = sealed  # type: ignore[method-assign]

@@ -44,7 +44,7 @@ def named_beyond(buckets: Buckets, position: Position) -> dict[str, int]:
     or with it.
     """
     # Not above: the tracker imports numpy, and a broker without delayed messages has no need of that.
-    from geminga.tracker.format.rows import place_of
+    from geminga.tracker.format.rows import position_of
 
-    passed = {bucket.key for bucket in buckets.stored if place_of(bucket.last_code) <= position}
+    passed = {bucket.key for bucket in buckets.stored if position_of(bucket.last_code) <= position}
     return {key: found for key, found in buckets.properties().items() if key not in passed}

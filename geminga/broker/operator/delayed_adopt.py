@@ -22,7 +22,7 @@ from geminga.tracker.buckets.retrying import OffLoop
 from geminga.tracker.buckets.sealing import covered_by
 from geminga.tracker.format.bucket_bundle_format import decode_bundle
 from geminga.tracker.format.bucket_format import Directory
-from geminga.tracker.format.rows import FAR_MS, place_of
+from geminga.tracker.format.rows import FAR_MS, position_of
 from geminga.tracker.format.stored_bucket import StoredBucket
 from geminga.tracker.index.adopting import (
     GivenOut,
@@ -157,7 +157,7 @@ async def _decoded(off_loop: OffLoop, bundle: bytes) -> list[_New]:
     ranges = sorted(one.range for one in new)
     for before, after in pairwise(ranges):
         if after[0] <= before[1]:
-            ledger_id, entry_id = place_of(after[0])
+            ledger_id, entry_id = position_of(after[0])
             raise BadBucket(f"two buckets span message {ledger_id}:{entry_id}")
     return new
 
@@ -166,7 +166,7 @@ def _look_into(entries: list[bytes]) -> _New:
     directory, rows = whole_bucket(dict(enumerate(entries)))
     step = max(1, rows.length // SPOT_CHECKS)
     codes, times_ms = rows.codes[::step].tolist(), rows.times_ms[::step].tolist()
-    sampled = [(*place_of(code), at_ms) for code, at_ms in zip(codes, times_ms, strict=True)]
+    sampled = [(*position_of(code), at_ms) for code, at_ms in zip(codes, times_ms, strict=True)]
     return _New(directory, entries, sampled)
 
 

@@ -31,7 +31,7 @@ from geminga.tracker.format.rows import (
     Rows,
     code_of,
     concatenate,
-    place_of,
+    position_of,
     split_repeated,
 )
 from geminga.tracker.format.stored_bucket import KEY_PREFIX, KeyRange, bucket_key, range_of_key
@@ -321,7 +321,7 @@ def check_bucket(ledger_id: int, covered: KeyRange, overlaps: bool, shares: pa.T
         found.append(("damaged", wanted))
     faults = []
     for fault, rows in found:
-        position = _position(rows.codes) if fault != "damaged" else (place_of(covered.first_code)[0], -1)
+        position = _position(rows.codes) if fault != "damaged" else (position_of(covered.first_code)[0], -1)
         is_open = overlaps and fault in ("missing", "unknown")
         data = _packed(rows.codes, rows.times_ms) if is_open else None
         values = (ledger_id, fault, rows.length, *position, data)
@@ -357,7 +357,7 @@ def _unexplained(fault: Mapping[str, Any], others: Rows) -> Iterator[Fault]:
         mine = zip(rows.codes[~apart].tolist(), rows.times_ms[~apart].tolist(), strict=True)
         wrong = [code for code, at_ms in mine if (code, at_ms) not in right]
         if wrong:
-            yield Fault(fault["bucket"], "other time", len(wrong), *place_of(min(wrong)))
+            yield Fault(fault["bucket"], "other time", len(wrong), *position_of(min(wrong)))
 
 
 def _bucket_rows(covered: KeyRange, entries: Mapping[int, bytes]) -> Rows:
@@ -392,7 +392,7 @@ def _by_code(rows: Rows) -> Rows:
 
 def _position(codes: Integers) -> tuple[int, int]:
     code = int(codes.min())
-    return (-1, -1) if code == NO_CODE else place_of(code)
+    return (-1, -1) if code == NO_CODE else position_of(code)
 
 
 def share_batch(shares: Iterable[tuple[int, str, int, bytes]]) -> pa.RecordBatch:

@@ -25,7 +25,7 @@ from geminga.tracker.buckets.bucket_store import BucketOwner, BucketStore, Bucke
 from geminga.tracker.buckets.override_store import OverrideStore
 from geminga.tracker.buckets.retrying import BackOff, OffLoop, Signal, in_thread
 from geminga.tracker.buckets.unknown import UnknownLedgers
-from geminga.tracker.format.rows import code_of, place_of
+from geminga.tracker.format.rows import code_of, position_of
 from geminga.tracker.format.stored_bucket import KEY_PREFIX, StoredBucket
 from geminga.tracker.index.index import DelayedIndex, IndexSettings
 from geminga.tracker.index.part import Frozen
@@ -395,7 +395,7 @@ class Buckets:
     def _restore_overrides(self) -> None:
         if self.overrides is not None and self.overrides.times_ms:
             times_ms = self.overrides.times_ms
-            self.index.restore_overrides({place_of(code): time_ms for code, time_ms in times_ms.items()})
+            self.index.restore_overrides({position_of(code): time_ms for code, time_ms in times_ms.items()})
 
     async def reschedule(self, position: Position, due_ms: int) -> bool:
         """Another time for a position that waits, in effect and durable on return. False: it waits not."""
@@ -409,7 +409,7 @@ class Buckets:
         """Let changed times of these make room for others."""
         if self.overrides is not None:
             times_ms = self.overrides.times_ms
-            self.overrides.forget([code for code in times_ms if is_acknowledged(place_of(code))])
+            self.overrides.forget([code for code in times_ms if is_acknowledged(position_of(code))])
 
     # -- life -------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from geminga.tracker.buckets.bucket_settings import BucketSettings
 from geminga.tracker.buckets.buckets import Buckets, Outdated
 from geminga.tracker.buckets.retrying import BackOff
 from geminga.tracker.format.bucket_format import Directory, EncodedBucket, decode_directory, encode_bucket
-from geminga.tracker.format.rows import place_of
+from geminga.tracker.format.rows import position_of
 from geminga.tracker.format.stored_bucket import KeyRange, StoredBucket, whole_ledgers
 from geminga.tracker.index.part import Frozen
 
@@ -73,7 +73,7 @@ async def _seal(buckets: Buckets, frozen: Frozen) -> None:
 def covered_by(buckets: Buckets, directory: Directory) -> KeyRange:
     """What the name of a bucket with this directory speaks of: as little as it can, but whole ledgers."""
     # Pulsar's form of the name; a range of positions only where that cannot say it.
-    if buckets.are_closed_ledgers(place_of(directory.first_code), place_of(directory.last_code)):
+    if buckets.are_closed_ledgers(position_of(directory.first_code), position_of(directory.last_code)):
         return whole_ledgers(directory.start_ledger, directory.end_ledger)
     return KeyRange(directory.first_code, directory.last_code)
 

@@ -61,7 +61,7 @@ def code_of(ledger_id: int, entry_id: int) -> int:
     return ledger_id << ENTRY_BITS | entry_id
 
 
-def place_of(code: int) -> tuple[int, int]:
+def position_of(code: int) -> tuple[int, int]:
     """(ledger id, entry id) of a code."""
     return code >> ENTRY_BITS, code & ENTRY_MASK
 

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from geminga.managed_ledger.cursor.bucket_properties import DELAYED_PREFIX
 from geminga.tracker.format.bucket_format import Directory
-from geminga.tracker.format.rows import ENTRY_MASK, LEDGER_ID_END, code_of, place_of
+from geminga.tracker.format.rows import ENTRY_MASK, LEDGER_ID_END, code_of, position_of
 
 KEY_PREFIX: Final = DELAYED_PREFIX + "bucket_"
 # Bounded digits: properties come from metadata that an operator can edit, and `int` of a long text is slow.
@@ -22,12 +22,12 @@ class KeyRange(NamedTuple):
 
     @property
     def ledgers(self) -> tuple[int, int]:
-        return place_of(self.first_code)[0], place_of(self.last_code)[0]
+        return position_of(self.first_code)[0], position_of(self.last_code)[0]
 
     @property
     def is_whole(self) -> bool:
         """Whether it speaks of whole ledgers."""
-        return place_of(self.first_code)[1] == 0 and place_of(self.last_code)[1] == ENTRY_MASK
+        return position_of(self.first_code)[1] == 0 and position_of(self.last_code)[1] == ENTRY_MASK
 
 
 def whole_ledgers(start_ledger: int, end_ledger: int) -> KeyRange:
@@ -41,7 +41,9 @@ def bucket_key(covered: KeyRange) -> str:
         # Pulsar's `BucketDelayedDeliveryTracker` names buckets by ledgers alone. That form cannot say "from
         # the middle of a ledger", where most of ours are cut.
         return f"{KEY_PREFIX}{start}_{end}"
-    return f"{KEY_PREFIX}{start}:{place_of(covered.first_code)[1]}_{end}:{place_of(covered.last_code)[1]}"
+    return (
+        f"{KEY_PREFIX}{start}:{position_of(covered.first_code)[1]}_{end}:{position_of(covered.last_code)[1]}"
+    )
 
 
 def range_of_key(key: str) -> KeyRange | None:

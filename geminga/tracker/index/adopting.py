@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pyroaring import BitMap
 
-from geminga.tracker.format.rows import place_of
+from geminga.tracker.format.rows import position_of
 from geminga.tracker.format.stored_bucket import StoredBucket
 from geminga.tracker.index.index import DelayedIndex
 from geminga.tracker.index.part import NO_CODE
@@ -95,7 +95,7 @@ def add_bucket(index: DelayedIndex, bucket: StoredBucket, members: Members, give
     index.buckets.add(bucket)
     for code in [code for code in index.overrides if (code & 0xFFFFFFFF) in new.get(code >> 32, ())]:
         # The new bucket has the time that the message was sent with; an operator's change stays.
-        index.feed.reschedule(*place_of(code), index.overrides[code])
+        index.feed.reschedule(*position_of(code), index.overrides[code])
     index.wake()
     return added
 

@@ -13,7 +13,7 @@ from itertools import islice
 
 from pyroaring import BitMap
 
-from geminga.tracker.format.rows import place_of
+from geminga.tracker.format.rows import position_of
 
 # pyroaring's own statistics count containers only.
 LEDGER_BYTES = 290
@@ -239,7 +239,10 @@ class Membership:
 
     def _parts_between(self, first_code: int, last_code: int) -> list[tuple[int, int, int]]:
         """Ledgers with the entries of each, the first and one past the last."""
-        (first_ledger, first_entry), (last_ledger, last_entry) = place_of(first_code), place_of(last_code)
+        (first_ledger, first_entry), (last_ledger, last_entry) = (
+            position_of(first_code),
+            position_of(last_code),
+        )
         return [
             (
                 ledger_id,

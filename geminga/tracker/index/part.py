@@ -11,7 +11,7 @@ from typing import Final
 from pyroaring import BitMap
 
 from geminga.tracker.format.packed_rows import unpack_rows
-from geminga.tracker.format.rows import Rows, merge, place_of, split_repeated
+from geminga.tracker.format.rows import Rows, merge, position_of, split_repeated
 from geminga.tracker.index.due_rows import codes_of, keep_only, members_of
 from geminga.tracker.index.open_column import NEVER_MS, OpenColumn
 from geminga.tracker.index.packing import pack
@@ -74,7 +74,7 @@ class Part:
     @property
     def ledgers(self) -> tuple[int, int]:
         """The first and the last one, of a part that has rows."""
-        return place_of(self.first_code)[0], place_of(self.last_code)[0]
+        return position_of(self.first_code)[0], position_of(self.last_code)[0]
 
     def begin(self, code: int) -> None:
         """A position comes next that may lie before those that are there."""
@@ -204,11 +204,11 @@ class Frozen:
 
     @property
     def start_ledger(self) -> int:
-        return place_of(self.first_code)[0]
+        return position_of(self.first_code)[0]
 
     @property
     def end_ledger(self) -> int:
-        return place_of(self.last_code)[0]
+        return position_of(self.last_code)[0]
 
     def runs(self) -> list[Run]:
         return [source for source in self.sources if isinstance(source, Run)]

@@ -17,7 +17,7 @@ from geminga.errors import ProtocolError
 from geminga.pipeline.buckets.backlog import Backlog, stored_sources
 from geminga.pipeline.buckets.buckets import BLOCK_BITS, Division, Region
 from geminga.pipeline.buckets.record_columns import due_times_ms, likeness, right_records
-from geminga.tracker.format.rows import ENTRY_BITS, ENTRY_MASK, place_of
+from geminga.tracker.format.rows import ENTRY_BITS, ENTRY_MASK, position_of
 from geminga.tracker.format.stored_bucket import whole_ledgers
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.message_metadata import peek, stamp
@@ -157,7 +157,7 @@ def test_counts_are_about_right_and_leave_no_ledger_out(tmp_path: Path) -> None:
     closed_log(tmp_path, {3: alike, 4: half, 5: rare, 6: alike[:30], 7: late}, 50)
     backlog = Backlog(frozenset({3, 4, 5, 6, 7}), (3, 499), {}, {}, 0)
     (source,) = stored_sources([str(tmp_path)], backlog)
-    counts = {place_of(block << BLOCK_BITS): count for block, count in source.counts().items()}
+    counts = {position_of(block << BLOCK_BITS): count for block, count in source.counts().items()}
     assert (counts[3, 0], counts[5, 0], counts[6, 0]) == (500, 1, 30)
     assert counts[4, 0] == pytest.approx(500, rel=0.05)
     assert (7, 0) not in counts

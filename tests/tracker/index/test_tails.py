@@ -10,7 +10,7 @@ from itertools import pairwise
 from geminga.position import Position
 from geminga.tracker.buckets.bucket_settings import BucketSettings
 from geminga.tracker.format.bucket_format import decode_directory, encode_bucket
-from geminga.tracker.format.rows import ENTRY_MASK, place_of
+from geminga.tracker.format.rows import ENTRY_MASK, position_of
 from geminga.tracker.format.stored_bucket import StoredBucket
 from geminga.tracker.index.feed import RUNT_PARTS, TAILS_MAX
 from geminga.tracker.index.index import DelayedIndex, IndexSettings
@@ -68,7 +68,7 @@ class Sealed:
     def ranges(self) -> list[tuple[tuple[int, int], tuple[int, int], int]]:
         """First and last position of each bucket, and its rows."""
         return [
-            (place_of(stored.first_code), place_of(stored.last_code), stored.directory.rows)
+            (position_of(stored.first_code), position_of(stored.last_code), stored.directory.rows)
             for stored, _ in self.index.buckets.items()
         ]
 
