@@ -1,4 +1,4 @@
-"""Which columns a topic has, and the batches of a range of it."""
+"""The columns of a topic, and the batches of a range of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from geminga.pipeline.values.schemas import TopicSchema, schema_of, value_fields
 
 
 def values_of(options: Options) -> TopicSchema:
-    """What the registry says of the values; waits for topics if told so. Raises `PipelineError`."""
+    """The types of a topic's values, from the schema registry; waits for topics if the options say so.
+    Raises `PipelineError`.
+    """
     if options.raw_value or options.allow_different_schemas:
         return TopicSchema()
     if options.wait_for_topic:
@@ -27,8 +29,8 @@ def values_of(options: Options) -> TopicSchema:
 
 
 def table_schema(options: Options, values: TopicSchema) -> pa.Schema:
-    """The columns of the values, the metadata, and those that the option `columns` adds. Raises
-    `SchemaMismatch` where two have one name.
+    """The columns of the values, the metadata, and those of the option `columns`. Raises `SchemaMismatch` if
+    two have one name.
     """
     fields = value_fields(values)
     beside = column_names(options.more_columns)
@@ -43,7 +45,7 @@ def table_schema(options: Options, values: TopicSchema) -> pa.Schema:
 
 
 def chosen_schema(names: Sequence[str], values: TopicSchema) -> pa.Schema:
-    """These columns alone, in this order. Raises `BadOption`."""
+    """Only these columns, in this order. Raises `BadOption`."""
     known = value_fields(values) | METADATA_COLUMNS | MORE_COLUMNS
     if not names:  # Arrow loses the number of rows of a batch without columns
         raise BadOption("columns names none; leave it out for all, or name one of " + ", ".join(known))
@@ -54,7 +56,7 @@ def chosen_schema(names: Sequence[str], values: TopicSchema) -> pa.Schema:
 
 
 def check_wanted(names: Sequence[str], values: TopicSchema) -> None:
-    """Raises `BadOption` if the user's own schema has columns that there are not."""
+    """Raises `BadOption` if the user's own schema has unknown columns."""
     known = [*value_fields(values), *METADATA_COLUMNS, *MORE_COLUMNS]
     others = [name for name in names if name not in known and name != VALUE]
     if others:

@@ -29,9 +29,11 @@ class Option:
 
     name: str
     value: str | None = None
-    """What to set it to; None: only its name is meant."""
+    """The value to set; None: only the option's name is meant."""
     verb: Literal["", "set", "Set"] = ""
-    """Comes before it where users are told to set it: one says "set" of an option, "give" of a flag."""
+    """The verb before the option in a text that tells users to set it: "set" for an option, "give" for a
+    flag.
+    """
 
     def __str__(self) -> str:
         setting = self.name if self.value is None else f"{self.name}={self.value}"
@@ -47,8 +49,8 @@ Part: TypeAlias = "str | Option | PipelineError"
 
 
 class PipelineError(GemingaError):
-    """What could not be done, in words that say what to do about it. `parts` follow each other without
-    spaces; an error among them gives its own parts.
+    """An operation that failed, with a text that has the next step. `parts` follow each other without
+    spaces; an error among them contributes its own parts.
     """
 
     def __init__(self, *parts: Part) -> None:
@@ -61,12 +63,12 @@ class PipelineError(GemingaError):
         return self.told_with(str)
 
     def told_with(self, name: Callable[[Option], str]) -> str:
-        """The text, with what `name` makes of each option."""
+        """The text, with the result of `name` for each option."""
         return "".join(part if isinstance(part, str) else name(part) for part in self.parts)
 
 
 class BadOption(PipelineError):
-    """An option that is unknown, missing, or has a value that means nothing."""
+    """An option that is unknown, missing, or has an invalid value."""
 
 
 class BrokerUnreachable(PipelineError):
@@ -83,15 +85,15 @@ class Refused(PipelineError):
 
 
 class TopicMissing(PipelineError):
-    """A topic that is not there."""
+    """A missing topic."""
 
 
 class DataLost(PipelineError):
-    """Messages that were asked for are no longer there."""
+    """Messages of the requested range no longer exist."""
 
 
 class AdminRefused(PipelineError):
-    """The admin API answered with another status than 200 or 204. `reason`: what it said, if anything."""
+    """The admin API answered with another status than 200 or 204. `reason`: its reason, if any."""
 
     def __init__(self, status: int, url: str, reason: str) -> None:
         access = "; see the options pulsar.admin.authPluginClassName and pulsar.admin.authParams"
@@ -103,20 +105,20 @@ class AdminRefused(PipelineError):
 
 @dataclass(frozen=True)
 class Access:
-    """Where brokers are and how to introduce oneself. Travels to the workers."""
+    """The URLs of brokers and the credentials. Travels to the workers."""
 
     service_url: str
     auth_method: str | None = None
     auth_data: bytes | None = None
     trust_certificates: str | None = None
-    """A file; None: the system's."""
+    """A file; None: the system's certificates."""
     allow_insecure: bool = False
     verify_hostname: bool = True
     certificate: str | None = None
     certificate_key: str | None = None
-    """Files; what a broker that asks for it gets to see."""
+    """Files with the certificate that a broker may request."""
     reader_name: str = "geminga-reader"
-    """What the names of readers' subscriptions begin with."""
+    """The prefix of the names of readers' subscriptions."""
     public_key: str | None = None
     private_key: str | None = None
     """Files; for encrypted messages."""

@@ -1,4 +1,4 @@
-"""Durable subscriptions that follow what a stream has finished, so that their backlog shrinks."""
+"""Durable subscriptions that follow the finished messages of a stream, so that their backlog shrinks."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from geminga.wire import client_commands
 from geminga.wire import pulsar_pb2 as pb
 
 _PRIORITY_LEVEL = 2**31 - 1
-"""The last level: brokers make one of the first level the active consumer of a Failover subscription. With
-the usual level 0 ours was it for half of the partitions, took nothing, and the application's consumers of the
-subscription got nothing either.
+"""The last level: brokers make a consumer of the first level the active one of a Failover subscription. With
+the usual level 0, this consumer was active for half of the partitions and took nothing, and the
+application's consumers of the subscription got nothing either.
 """
 RETURN_SECONDS = 10.0
-"""How long the consumers of an application may take to come back after an unload. Until then ours may be the
-active one, but what it would acknowledge is not with the application yet.
+"""How long the consumers of an application may take to reconnect after an unload. Until then this consumer
+may be the active one, but the application may not have received the messages that it would acknowledge.
 """
 TOLD_SECONDS = 2.0
-"""How long a broker may take to tell a new consumer whether it is the active one: it waits for
-`activeConsumerFailoverDelayTimeMillis`, 1 s by default. One that tells nothing by then never does.
+"""How long a broker may take to report to a new consumer whether it is active: it waits for
+`activeConsumerFailoverDelayTimeMillis`, 1 s by default. A broker that reports nothing by then never does.
 """
 _LOOK_SECONDS = 0.05
 _CLOCK = RealClock()
 _AGAIN_MAX = 1
-"""How often an acknowledgement is sent once more that a broker refused although it has the consumer."""
+"""How often an acknowledgement is retried that a broker refused although it has the consumer."""
 
 
 class Subscriptions:
     """One subscription for each topic (a single partition), with a consumer that takes no messages.
 
-    Failover consumers of an application on the same subscription get all of them. While one of those is the
-    active consumer, acknowledging is left to it: what the stream has finished may not be with it yet, and an
-    unload would take it from it. Connections are those of `brokers`.
+    Failover consumers of an application on the subscription get all messages. While one of them is the
+    active consumer, only the application acknowledges: it may not have received the messages that the stream
+    has finished, and an unload would take these from it. Connections are those of `brokers`.
     """
 
     def __init__(self, brokers: OwningBrokers, subscription_of: Callable[[str], str]) -> None:
@@ -55,25 +55,27 @@ class Subscriptions:
         self._consumers: dict[str, Consumer] = {}
         self._done: dict[str, MessageId] = {}
         self._held_until_s: dict[str, float] = {}
-        """Of topics whose active consumer was an application's when the broker closed all of them."""
+        """By topic, set when an application's consumer was active at the time the broker closed all
+        consumers.
+        """
         self._told_by_s: dict[str, float] = {}
-        """Until when the broker may tell whether our consumer is the active one."""
+        """Until when the broker may report whether this consumer is the active one."""
 
     def open(self, topics: Iterable[str]) -> None:
-        """Create subscriptions that do not exist yet, at the beginning of their topics; the first
-        `acknowledge` sets the position from which they count. Raises `TopicMissing`, `PipelineError`.
+        """Create missing subscriptions at the beginning of their topics; the first `acknowledge` sets the
+        position from which they count. Raises `TopicMissing`, `PipelineError`.
 
         The other calls create a missing subscription at the end of its topic. It existed before, so it was
         deleted, with its topic or alone. A new one at the beginning would look as if it had acknowledged all
-        earlier messages, and the loss of messages would go unreported.
+        earlier messages, and a loss of messages would not be reported.
         """
         for answer in self._ask_each(dict.fromkeys(topics, last_message_id), earliest=True).values():
             if isinstance(answer, PipelineError):
                 raise answer
 
     def mark_deletes(self, topics: Iterable[str]) -> dict[str, tuple[int, int] | None]:
-        """Up to where everything is acknowledged; None if the broker does not tell. Raises `TopicMissing`,
-        `PipelineError`.
+        """The position up to which everything is acknowledged; None if the broker does not report it. Raises
+        `TopicMissing`, `PipelineError`.
         """
         found: dict[str, tuple[int, int] | None] = {}
         for topic, answer in self._ask_each(dict.fromkeys(topics, last_message_id)).items():
@@ -85,10 +87,10 @@ class Subscriptions:
         return found
 
     def acknowledge(self, ends: Mapping[str, MessageId]) -> None:
-        """Everything in entries before the one that the end is in. Durable as far as the broker persists it.
+        """Acknowledge all entries before the entry of each end. Durable as far as the broker persists it.
 
-        Of an entry that was read in part nothing is acknowledged yet. Where a broker is away, a topic is
-        gone, or an application acknowledges, nothing happens: the next call makes up for it. Raises
+        An entry that was read in part is not acknowledged yet. If a broker is unavailable, a topic is gone,
+        or an application acknowledges, nothing happens, and the next call catches up. Raises
         `PipelineError`.
         """
         waiting = {
@@ -118,11 +120,11 @@ class Subscriptions:
         earliest: bool = False,
         only_active: bool = False,
     ) -> dict[str, Answer]:
-        """The answers, of consumers that subscribe again if a broker has closed them; None where an
-        application's consumer is the active one, if `only_active`.
+        """The answers for consumers, which subscribe again if a broker has closed them. With `only_active`,
+        None where an application's consumer is the active one.
 
-        A broker that unloads a topic closes its consumers and leaves the connection open; what is asked
-        meanwhile is refused as of an unknown consumer.
+        A broker that unloads a topic closes its consumers and leaves the connection open; it refuses
+        requests in between as from an unknown consumer.
         """
         refusals: dict[str, int] = dict.fromkeys(builds, 0)
 
@@ -148,7 +150,7 @@ class Subscriptions:
         return persistently(list(builds), attempt)
 
     def _ask(self, builds: Mapping[str, Callable[[int, int], bytes]]) -> dict[str, Answer]:
-        """Of topics that have a consumer."""
+        """Send the requests for topics that have a consumer."""
         return self._brokers.ask(
             {
                 topic: (
@@ -160,8 +162,8 @@ class Subscriptions:
         )
 
     def _wait_until_told(self, topics: list[str]) -> None:
-        """Which of the consumers are the active ones. A run over what is available now ends with what it
-        acknowledges: that must not be left to the next call.
+        """Which of the consumers are the active ones. A run over the available messages ends with its
+        acknowledgements, so these must not be left to the next call.
         """
         self._brokers.catch_up([self._consumers[topic] for topic in topics])
         while untold := [self._consumers[topic] for topic in topics if self._may_be_told(topic)]:
@@ -177,14 +179,14 @@ class Subscriptions:
         )
 
     def _is_anothers(self, topic: str) -> bool:
-        """Whether an application acknowledges, or is about to come back."""
+        """Whether an application acknowledges, or is about to reconnect."""
         return (
             self._brokers.is_active(self._consumers[topic]) is False
             or self._held_until_s.get(topic, -math.inf) > _CLOCK.monotonic_s()
         )
 
     def _subscribe(self, topics: list[str], earliest: bool) -> dict[str, Answer]:
-        """Those that could not be made."""
+        """Subscribe; returns those that failed."""
         made, lost = self._brokers.subscribe(
             {topic: Subscribing(topic, self._subscribing(topic, earliest)) for topic in topics}
         )

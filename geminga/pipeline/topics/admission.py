@@ -1,6 +1,7 @@
-"""How far a trigger may read, exact to the message: the entries are read, and counted by metadata alone.
+"""How far a trigger may read, exact to the message: reads the entries, and counts messages from metadata
+alone.
 
-`triggers/` estimates the same without reading.
+`triggers/` estimates this without reading.
 """
 
 from __future__ import annotations
@@ -19,16 +20,17 @@ _PERMITS_MAX = 20_000
 
 
 def messages_of(entries: Entries) -> Ints:
-    """How many rows each entry gives: none for a marker, and for a chunk unless it is the last."""
+    """The number of rows in each entry: none for a marker, and for a chunk unless it is the last."""
     counts = entries.messages.copy()
     counts[entries.marker | ((entries.chunk_id >= 0) & (entries.chunk_id < entries.chunks - 1))] = 0
     return counts
 
 
 def admit(entries: Entries, start: MessageId, limit: Limit) -> MessageId | None:
-    """How far the limit goes in these entries, which begin at `start`; None: beyond them. Spends it.
+    """How far the limit reaches in these entries, which begin at `start`; None: beyond them. Uses up the
+    limit.
 
-    Rows are exact to the message. Bytes are those of whole entries, and may be exceeded by one entry.
+    Rows are exact to the message. Bytes are those of whole entries, and may exceed the limit by one entry.
     """
     counts = messages_of(entries)
     first = int(entries.ledger_id[0]), int(entries.entry_id[0])
@@ -57,7 +59,7 @@ def admit(entries: Entries, start: MessageId, limit: Limit) -> MessageId | None:
 
 
 def advance(access: Access, wanted: Range, limit: Limit, *, poll_timeout_s: float) -> MessageId:
-    """Where a trigger that begins at `wanted.start` has to stop; at most `wanted.end`. Spends the limit."""
+    """Where a trigger that begins at `wanted.start` has to stop; at most `wanted.end`. Uses up the limit."""
     if limit.rows is None and limit.size_bytes is None:
         return wanted.end
     if limit.is_spent or wanted.start >= wanted.end:

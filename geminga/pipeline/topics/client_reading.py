@@ -1,5 +1,5 @@
-"""Encrypted entries: only the official client (package pulsar-client) decrypts them, message by message. What
-their metadata says is not encrypted and comes from our own reader.
+"""Encrypted entries. Only the official client (package pulsar-client) decrypts them, message by message.
+Their metadata is not encrypted and comes from this package's reader.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ _Found = tuple[Any, pb.MessageIdData]
 
 
 class DecryptingReader:
-    """Reads a topic beside our own reader: for each buffer of entries their messages. Close it."""
+    """Reads a topic beside this package's reader, and returns the messages for each buffer of entries. Close
+    it.
+    """
 
     def __init__(self, access: Access, topic: str, start: MessageId, *, poll_timeout_s: float) -> None:
-        """Begins with the entry that `start` is in. Raises `PipelineError`."""
+        """Begins with the entry of `start`. Raises `PipelineError`."""
         self._topic = topic
         self._poll_timeout_ms = int(poll_timeout_s * 1000)
         self._ahead: _Found | None = None
@@ -55,7 +57,9 @@ class DecryptingReader:
         self._client.close()
 
     def messages(self, entries: Entries) -> Messages:
-        """All of these entries, which follow those of the call before. Raises `PipelineError`."""
+        """The messages of all these entries, which follow those of the previous call. Raises
+        `PipelineError`.
+        """
         counts = messages_of(entries)
         rows = {
             (int(entries.ledger_id[row]), int(entries.entry_id[row])): row
@@ -91,7 +95,7 @@ class DecryptingReader:
 
 
 def _ends(message_id: pb.MessageIdData, last: tuple[int, int]) -> bool:
-    """Whether it is the last message of the entry at `last`."""
+    """Whether this is the last message of the entry at `last`."""
     is_there = (signed(message_id.ledgerId), signed(message_id.entryId)) == last
     return is_there and max(message_id.batch_index, 0) >= message_id.batch_size - 1
 
@@ -127,7 +131,7 @@ def _client(pulsar: Any, access: Access) -> Any:
 
 
 class _Bytes:
-    """Collects parts of one buffer and where they are."""
+    """Collects values in one buffer, with their offsets."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -173,7 +177,7 @@ def _messages(found: list[_Found], of_row: Ints, entries: Entries) -> Messages:
 
 
 def _present(at: Ints, size: Ints) -> Spans:
-    """The client tells an empty one like one that is not there."""
+    """Whether a value is present; the client does not distinguish an empty value from a missing one."""
     return Spans(np.where(size > 0, at, -1), size)
 
 

@@ -16,25 +16,25 @@ from geminga.wire.commands import signed
 
 EARLIEST_TEXT, LATEST_TEXT = "earliest", "latest"
 EARLIEST_TIME, LATEST_TIME = -1, -2
-"""What the JVM connector has for them among times."""
+"""The JVM connector's words for them among times."""
 
 MessageIds = Mapping[str, MessageId]
-"""Of topics, or of their partitions, by full name."""
+"""By the full name of topics, or of their partitions."""
 Times = Mapping[str, int]
 
 
 def starting(name: str, given: str | None) -> str | MessageIds | None:
-    """A word, or for each topic the first message to read. Raises `BadOption`."""
+    """`earliest`, `latest`, or the first message to read for each topic. Raises `BadOption`."""
     return _offsets(name, given, (EARLIEST_TEXT, LATEST_TEXT), _first)
 
 
 def ending(name: str, given: str | None) -> str | MessageIds | None:
-    """A word, or for each topic the id after the last message to read. Raises `BadOption`."""
+    """`latest`, or for each topic the id after the last message to read. Raises `BadOption`."""
     return _offsets(name, given, (LATEST_TEXT,), _behind)
 
 
 def times(name: str, given: str | None) -> int | Times | None:
-    """Milliseconds since 1970, of all topics or of each. Raises `BadOption`."""
+    """Milliseconds since 1970, for all topics or for each. Raises `BadOption`."""
     if given is None:
         return None
     try:
@@ -93,8 +93,8 @@ def _behind(name: str, value: Any) -> MessageId:
 
 
 def _numbers(name: str, value: Any) -> tuple[int, int, int]:
-    """Ledger, entry, index in the batch (-1: the whole entry) of a word, text, or a message id's bytes as the
-    JVM connector writes them, a list of signed numbers.
+    """Ledger, entry, index in the batch (-1: the whole entry) of a word, a text, or a message id's bytes in
+    the JVM connector's notation, a list of signed numbers.
     """
     if value in (EARLIEST_TEXT, LATEST_TEXT):
         found = EARLIEST if value == EARLIEST_TEXT else LATEST
@@ -112,13 +112,13 @@ def _numbers(name: str, value: Any) -> tuple[int, int, int]:
 
 
 def of_topic(values: Mapping[str, Any], topic: str) -> Any | None:
-    """What was said of a partition, or of the topic that it is of."""
+    """The value for a partition, or for its partitioned topic."""
     found = values.get(topic)
     return values.get(str(full_name(topic).partitioned_name)) if found is None else found
 
 
 def check_named(option: str, values: Any, topics: Sequence[str]) -> None:
-    """Raises `BadOption` if something is said of a topic that is not read."""
+    """Raises `BadOption` if a value is for a topic that is not read."""
     if not isinstance(values, Mapping):
         return
     read = {*topics, *(str(full_name(topic).partitioned_name) for topic in topics)}

@@ -70,7 +70,7 @@ _WRITE = [
 ]
 _CONNECTION = {"service.url", "admin.url"}
 _IGNORED = {"path", "checkpointlocation", "provider", "pushesfilters"}
-"""Spark's own, and that of our class for its planner."""
+"""Options of Spark, and the one with which Spark's planner finds the data source."""
 _TABLE_OPTION = "option."
 _RETRIES = "it steers calls of the admin API, and the broker is not asked that way here: leave it out"
 _REFUSED = {
@@ -82,7 +82,7 @@ _REFUSED = {
     "initialinterval": _RETRIES,
     "randomizationfactor": _RETRIES,
 }
-"""Of older releases of the JVM connector."""
+"""Options of older releases of the JVM connector."""
 _SPELLING = {name.lower(): name for name in (*_READ, *_WRITE, "topicsPattern")}
 _KNOWN = _SPELLING.keys() | _CONNECTION | _IGNORED | set(_TOPICS)
 
@@ -102,9 +102,9 @@ class Options:
     access: Access
     admin_url: str | None = None
     topics: TopicChoice | None = None
-    """None: nothing was named; only a writer may do without, with a __topic column."""
+    """None: no topic was named. Only a writer with a __topic column may do without."""
     starting: str | MessageIds | None = None
-    """`EARLIEST_TEXT`, `LATEST_TEXT`, or a message id for each topic; None: the default of this kind of
+    """`EARLIEST_TEXT`, `LATEST_TEXT`, or a message id for each topic; None: the default of the kind of
     query.
     """
     ending: str | MessageIds = LATEST_TEXT
@@ -112,16 +112,18 @@ class Options:
     starting_time_ms: int | Times | None = None
     ending_time_ms: int | Times | None = None
     no_later_message_fails: bool = False
-    """Of a topic without a message at `starting_time_ms` or later; else it is read from its end."""
+    """Whether a topic without a message at `starting_time_ms` or later is an error; otherwise it is read
+    from its end.
+    """
     publish_times_apart_ms: int | None = None
-    """By how much publish times may be out of order; None: the default of what they are used for."""
+    """By how much publish times may be out of order; None: the default of each use."""
     predefined_subscription: str | None = None
     subscription_prefix: str | None = None
-    """Of the names of a stream's subscriptions, one for each partition."""
+    """The prefix of the names of a stream's subscriptions, one for each partition."""
     bytes_per_trigger_max: int | None = None
     rows_per_trigger_max: int | None = None
     exact_rows: bool = False
-    """Limits of a trigger are counted by reading."""
+    """Whether the limits of a trigger are counted by reading."""
     rows_per_trigger_min: int | None = None
     trigger_delay_max_s: float = DEFAULT_DELAY_S
     poll_timeout_s: float = DEFAULT_POLL_TIMEOUT_MS / 1000
@@ -130,7 +132,7 @@ class Options:
     wait_for_topic: bool = False
     more_columns: tuple[str, ...] = ()
     splits_per_partition: int = 0
-    """0: as many as pay off."""
+    """0: as many as are worth it."""
     raw_value: bool = False
     exactly_once: bool = False
     producer_name_prefix: str | None = None
@@ -138,19 +140,21 @@ class Options:
     compression: str = "none"
     pending_max: int = 1000
     memory_limit_bytes: int = _MEMORY_LIMIT_BYTES
-    """Of the rows and batches that a task which writes keeps."""
+    """The limit of the rows and batches that a writing task keeps."""
     send_timeout_s: float = 20.0
     partitioning: str = "key"
     hashing: str = "java"
     value_schema: str = "auto"
     check_repetition: bool = True
-    """An exact writer compares what an earlier attempt has stored with its own rows."""
+    """Whether an exact writer compares the rows of an earlier attempt with its own."""
     task_order: str = "given"
     admin_access: Access | None = None
-    """For the admin API, where it is another."""
+    """The access data for the admin API, if they differ."""
 
     def subscription_of(self, topic: str) -> str:
-        """The durable subscription that a stream acknowledges on; only if it `acknowledges`."""
+        """The durable subscription on which a stream acknowledges; only if the options have
+        `acknowledges`.
+        """
         if self.predefined_subscription is not None:
             return self.predefined_subscription
         return f"{self.subscription_prefix}-{topic}"
@@ -161,12 +165,12 @@ class Options:
 
     @property
     def is_bounded(self) -> bool:
-        """Something was said of where to end."""
+        """Whether the options set an end."""
         return self.ending != LATEST_TEXT or self.ending_time_ms is not None
 
 
 def parse_options(given: Mapping[str, str]) -> Options:
-    """Raises `BadOption` that names the option and says what is allowed. Names are compared in lower case."""
+    """Raises `BadOption` that names the option and the allowed values. Names are compared in lower case."""
     given = _of_table(given)
     options = {name.lower(): value for name, value in given.items()}
     for name in options:
@@ -229,8 +233,8 @@ def parse_options(given: Mapping[str, str]) -> Options:
 
 
 def _of_table(given: Mapping[str, str]) -> Mapping[str, str]:
-    """Those that a table of Spark's catalog was made with: Spark gives them twice, the second time with a
-    prefix and beside properties such as the owner.
+    """The options of a table of Spark's catalog. Spark passes them twice, the second time with a prefix and
+    beside properties such as the owner.
     """
     found = {
         name[len(_TABLE_OPTION) :]: value
@@ -241,7 +245,9 @@ def _of_table(given: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _memory_limit(values: _Values, client: Settings) -> int:
-    """Our own option, or that of the Java client, whose 0 means none: that is the default here."""
+    """The value of this package's option, or of the Java client's, whose 0 means none, which is the default
+    here.
+    """
     of_client = client.number("memoryLimitBytes") or _MEMORY_LIMIT_BYTES
     default = max(of_client, _MEMORY_LIMIT_BYTES_MIN)
     return values.number("memorylimitbytes", default, _MEMORY_LIMIT_BYTES_MIN) or default
@@ -265,7 +271,7 @@ def _check_limits(options: Options) -> None:
 
 
 def _with_writing(found: Options, values: _Values, producer: Settings) -> Options:
-    """With what a writer needs: our own options, or those of the Java client's producer."""
+    """The options for a writer: this package's, or those of the Java client's producer."""
     producer.only("chunkingEnabled", "false", "a row has to fit into one message")
     producer.only("accessMode", "Shared", "each task is a producer")
     batching = producer.flag("batchingEnabled") is not False

@@ -1,4 +1,4 @@
-"""What a batch query reads: topics into partitions, offsets into ranges, ranges into splits."""
+"""Plans a batch query: topics into partitions, offsets into ranges, ranges into splits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PAUSE_SECONDS = 0.5
 
 
 def topics_of(options: Options, questions: TopicQuestions | None = None) -> list[str]:
-    """The topics named or matched, as full names, partitioned ones as one. Raises `BadOption`."""
+    """The named or matching topics, as full names, each partitioned one once. Raises `BadOption`."""
     if options.topics is None:
         raise BadOption("no topic is named; give one of the options topic, topics and ", TOPICS_PATTERN)
     if options.topics.pattern is None:
@@ -39,8 +39,8 @@ def topics_of(options: Options, questions: TopicQuestions | None = None) -> list
 
 
 def partitions(options: Options, questions: TopicQuestions | None = None) -> list[str]:
-    """Everything to read, each partition by its own name. Waits for topics if told so, for the poll
-    timeout.
+    """All partitions to read, each by its own name. Waits for topics for the poll timeout, if the options
+    say so.
     """
     if questions is None:
         with TopicQuestions(options.access) as questions:
@@ -57,7 +57,7 @@ def partitions(options: Options, questions: TopicQuestions | None = None) -> lis
 
 
 def check_topics(options: Options, topics: list[str]) -> None:
-    """Raises `BadOption` if something is said of a topic that is not among them."""
+    """Raises `BadOption` if an option names a topic that is not among these."""
     check_named("startingOffsets", options.starting, topics)
     check_named("endingOffsets", options.ending, topics)
     check_named("startingTime", options.starting_time_ms, topics)
@@ -65,7 +65,7 @@ def check_topics(options: Options, topics: list[str]) -> None:
 
 
 def plan_batch(options: Options, pruning: Pruning = EVERYTHING) -> list[Range]:
-    """The splits of a batch query; empty ranges are left out, and what cannot fulfil its conditions.
+    """The splits of a batch query, without empty ranges and ranges that its conditions exclude.
 
     Raises `PipelineError`.
     """
@@ -96,7 +96,7 @@ def plan_batch(options: Options, pruning: Pruning = EVERYTHING) -> list[Range]:
 def _batch_range(
     options: Options, topic: str, last: Last, pruning: Pruning, message_ids: MessageIdsByTime
 ) -> Range | None:
-    """Topics of which nothing is said are read from the begin, and to the end."""
+    """Topics without offsets are read from the beginning, and to the end."""
     if last.message_id is None:
         return None
     start = _first_message_id(options, topic)
@@ -156,7 +156,7 @@ def cut_range(options: Options, wanted: Range, last: Last) -> list[Range]:
 def cut_ranges(
     options: Options, found: Sequence[tuple[Range, Last]], questions: TopicQuestions
 ) -> list[Range]:
-    """Each range cut by its ledgers and, where the admin API tells them, by their bytes."""
+    """Each range, cut by its ledgers and by their bytes if the admin API reports these."""
     splits = options.splits_per_partition
     sought = {
         wanted.topic: (wanted.start, min(wanted.end, last.end))
@@ -174,14 +174,14 @@ def cut_ranges(
 
 
 def _is_small(wanted: Range) -> bool:
-    """One split, however large its entries are."""
+    """Whether a range is one split, however large its entries are."""
     start, end = wanted.start, wanted.end
     entries = end.entry_id + 1 - start.entry_id
     return start.ledger_id == end.ledger_id and entries * MESSAGE_BYTES_MAX <= SPLIT_BYTES
 
 
 def sizes_by(options: Options) -> Sizes | None:
-    """How the admin API is asked for the ledgers of many topics; None without one."""
+    """The function that gets the ledgers of many topics from the admin API; None without one."""
     if options.admin_url is None:
         return None
     access, admin_url = options.admin_access or options.access, options.admin_url
@@ -189,5 +189,5 @@ def sizes_by(options: Options) -> Sizes | None:
 
 
 def narrowed(options: Options) -> Options:
-    """What workers need of the options: everything but the choice of topics."""
+    """The options for workers: all but the choice of topics."""
     return replace(options, topics=None)

@@ -1,6 +1,6 @@
 """Options with the prefixes pulsar.client., pulsar.admin., pulsar.reader. and pulsar.producer., named after
-fields of the Java client's configuration. Each has an effect here, or is refused with the reason, or only
-tunes the Java client: then a warning says so. None is ignored without a word.
+fields of the Java client's configuration. Each has an effect here, is refused with the reason, or only tunes
+the Java client, which causes a warning. None is ignored silently.
 """
 
 from __future__ import annotations
@@ -77,10 +77,10 @@ class OptionWithoutEffect(UserWarning):
 
 
 class Settings:
-    """Those of one prefix, by their names in lower case."""
+    """The options of one prefix, by their names in lower case."""
 
     def __init__(self, prefix: str, options: Mapping[str, str]) -> None:
-        """Of all options the ones with this prefix. Raises `BadOption`; warns `OptionWithoutEffect`."""
+        """Takes the options with this prefix. Raises `BadOption`; warns `OptionWithoutEffect`."""
         self.prefix = prefix
         self._values = {
             name[len(prefix) :].lower(): value
@@ -123,7 +123,7 @@ class Settings:
         return int(given)
 
     def only(self, name: str, wanted: str, reason: str) -> None:
-        """Raises `BadOption` if it has any other value."""
+        """Raises `BadOption` if the option has any other value."""
         given = self.text(name)
         if given is not None and given.lower() != wanted.lower():
             raise BadOption(
@@ -132,7 +132,7 @@ class Settings:
 
 
 def access_of(service_url: str, settings: Settings, reader: Settings) -> Access:
-    """Whom to talk to, and how to introduce oneself, as the JVM client is told. Raises `BadOption`."""
+    """The URLs and credentials, from the JVM client's options. Raises `BadOption`."""
     if settings.flag("useTls") and not service_url.startswith("pulsar+ssl://"):
         raise BadOption(
             f"option {settings.prefix}useTls: give ", SERVICE_URL, " as pulsar+ssl://HOST:PORT instead"

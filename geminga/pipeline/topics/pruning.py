@@ -27,7 +27,7 @@ otherwise. Wider than for startingTime: a query with WHERE must return every mat
 that arrived late from another cluster.
 """
 MESSAGE_IDS_MAX: Final = 1000
-"""More message ids than these are not looked up one by one."""
+"""Above this number, message ids are not looked up one by one."""
 _US_PER_MS: Final = 1000
 
 _COMPARISONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
@@ -45,8 +45,8 @@ _OF_TEXT: Final = ("starts", "ends", "contains")
 
 @dataclass(frozen=True)
 class Condition:
-    """On one column. Values: text of a topic, a partition's number, a time in microseconds since 1970, the
-    bytes of a message id; never null.
+    """A condition on one column. Values: the text of a topic, a partition's number, a time in microseconds
+    since 1970, the bytes of a message id; never null.
     """
 
     column: str
@@ -57,7 +57,7 @@ class Condition:
 
     @property
     def prunes(self) -> bool:
-        """Whether anything can be left out because of it."""
+        """Whether the condition can exclude anything from the plan."""
         if self.column in (TOPIC, PARTITION):
             kind = str if self.column == TOPIC else int
             right = all(type(value) is kind for value in self.values)
@@ -75,7 +75,7 @@ class Condition:
 
     @property
     def is_exact(self) -> bool:
-        """Whether no row is read that does not fulfil it."""
+        """Whether every row that is read fulfils the condition."""
         return self.prunes and (
             self.column in (TOPIC, PARTITION) or (self.column == PUBLISH_TIME and self.comparison != "in")
         )
@@ -83,7 +83,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Pruning:
-    """Conditions that all hold for the rows that are wanted."""
+    """The conditions that all wanted rows fulfil."""
 
     conditions: tuple[Condition, ...] = ()
     apart_ms: int = FILTERS_APART_MS
@@ -96,11 +96,11 @@ class Pruning:
         )
 
     def topics(self, topics: Sequence[str]) -> list[str]:
-        """Those, or partitions, that can have rows."""
+        """The topics or partitions that can have wanted rows."""
         return [topic for topic in topics if all(_keeps(each, topic) for each in self.conditions)]
 
     def published(self, given: Published) -> Published:
-        """The times that options ask for, narrowed to those that the conditions ask for."""
+        """The times of the options, restricted to those of the conditions."""
         for each in self.conditions:
             if each.column == PUBLISH_TIME:
                 given = given.narrowed(*_times_ms(each), apart_ms=self.apart_ms)
@@ -111,7 +111,7 @@ class Pruning:
         return any(each.column == MESSAGE_ID for each in self.conditions)
 
     def parts(self, wanted: Range) -> list[Range]:
-        """What is left of a range, in order: all of it, or a range for each message that is named."""
+        """The remaining parts of a range, in order: all of it, or a range for each named message."""
         found = [wanted]
         for each in self.conditions:
             if each.column == MESSAGE_ID:
@@ -132,7 +132,7 @@ def _keeps(condition: Condition, topic: str) -> bool:
 
 
 def _holds(condition: Condition, value: Any) -> bool:
-    """As SQL has it: with null nothing holds, and neither does its contrary, but for `is null`."""
+    """As in SQL: neither a comparison with null nor its negation holds, except `is null`."""
     if condition.comparison == "null":
         return (value is None) is not condition.negated
     if value is None:
@@ -145,7 +145,7 @@ def _holds(condition: Condition, value: Any) -> bool:
 
 
 def _times_ms(condition: Condition) -> tuple[int | None, int | None]:
-    """From the first on, before the second; of whole milliseconds those that fulfil it."""
+    """From the first on, before the second; the whole milliseconds that fulfil the condition."""
     if not condition.values:
         return 0, 0
     low_us, high_us = min(condition.values), max(condition.values)
@@ -171,7 +171,7 @@ def _message_id(value: Any) -> pb.MessageIdData | None:
 
 
 def _message_ids(condition: Condition, topic: str) -> list[MessageId]:
-    """Of the messages that a condition names and that may be in this topic."""
+    """The messages that a condition names and that may be in this topic."""
     found = set()
     for message_id in map(_message_id, condition.values):
         if message_id is not None and message_id.partition in (-1, full_name(topic).partition_index):
@@ -180,7 +180,7 @@ def _message_ids(condition: Condition, topic: str) -> list[MessageId]:
 
 
 def _parts(wanted: Range, message_ids: Sequence[MessageId]) -> list[Range]:
-    """A message that is named need not exist: it is no loss if it is not there."""
+    """A named message need not exist, so its absence is no loss."""
     return [
         replace(
             wanted,

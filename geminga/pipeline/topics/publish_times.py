@@ -1,4 +1,4 @@
-"""Messages of a time: which part of a topic holds those that were published in it."""
+"""Finds the part of a topic that has the messages of a period of publishing."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from geminga.pipeline.topics.options import Options
 from geminga.wire import client_commands
 
 CLOCKS_APART_MS = 60_000
-"""Producers set publish times by their own clocks. As long as they differ by less, a range holds every
-message that was published in its time and, once filtered, no other.
+"""Producers set publish times by their own clocks. If these differ by less than this, a range has every
+message of its period and, once filtered, no other.
 """
 _BEFORE_ALL_MS = 1
 
@@ -37,14 +37,14 @@ class Published:
     from_ms: int | None
     before_ms: int | None
     at_latest: bool = False
-    """Begin at the end: what the JVM connector calls time -2."""
+    """Whether to begin at the end, which the JVM connector calls time -2."""
     says_nothing: bool = False
-    """Nothing was said of where to begin."""
+    """Whether the options do not say where to begin."""
     seek_from_ms: int | None = None
     seek_before_ms: int | None = None
-    """Publish times that bound where those messages are, as far as publish times are in order."""
+    """Publish times that bound the positions of those messages, as far as publish times are in order."""
     must_have_message: bool = False
-    """Fail if no message was published at `from_ms` or later."""
+    """Whether it is an error if no message was published at `from_ms` or later."""
 
     @classmethod
     def of(cls, options: Options, topic: str) -> Published:
@@ -63,7 +63,7 @@ class Published:
         )
 
     def narrowed(self, from_ms: int | None, before_ms: int | None, *, apart_ms: int) -> Published:
-        """To these bounds too, where publish times may be out of order by `apart_ms`."""
+        """Also restricted to these bounds, where publish times may be out of order by `apart_ms`."""
         found = self
         if from_ms is not None:
             found = replace(
@@ -81,18 +81,18 @@ class Published:
 
     @property
     def is_empty(self) -> bool:
-        """No time is between the bounds."""
+        """Whether no time is between the bounds."""
         return self.before_ms is not None and self.before_ms <= (self.from_ms or 0)
 
     def times(self) -> set[int]:
-        """For which `begin` and `end` need the message id."""
+        """The times for which `begin` and `end` need the message id."""
         found = {time for time in (self.seek_from_ms, self.seek_before_ms) if time}
         if self.must_have_message:
             found.add(self.from_ms or 0)
         return set() if self.at_latest else found
 
     def begin(self, message_ids: MessageIdsByTime, topic: str, last: Last) -> MessageId:
-        """No message that was published in the time is before it. Raises `PipelineError`."""
+        """A position with no message of the period before it. Raises `PipelineError`."""
         if self.at_latest:
             return LATEST
         if self.must_have_message and (
@@ -105,7 +105,7 @@ class Published:
         return message_ids.at(topic, self.seek_from_ms) if self.seek_from_ms else EARLIEST
 
     def end(self, message_ids: MessageIdsByTime, topic: str, end: MessageId) -> MessageId:
-        """No message that was published in the time is at it or after it. Raises `PipelineError`."""
+        """A position with no message of the period at it or after it. Raises `PipelineError`."""
         if self.seek_before_ms is None:
             return end
         message_id = message_ids.at(topic, max(self.seek_before_ms, 0))
@@ -119,8 +119,8 @@ def _of(times: int | Times | None, topic: str) -> int | None:
 
 
 class MessageIdsByTime:
-    """Where messages that were published at a time or later begin, as brokers find it: by halving, so publish
-    times that are not in order may mislead them. Each topic and time is asked once.
+    """The position of the first message that was published at a time or later, as brokers find it: by binary
+    search, so unordered publish times may mislead them. Each topic and time is requested once.
     """
 
     def __init__(self, brokers: OwningBrokers) -> None:
@@ -128,7 +128,7 @@ class MessageIdsByTime:
         self._found: dict[tuple[str, int], MessageId] = {}
 
     def ask(self, asked: Iterable[tuple[str, int]]) -> None:
-        """About many at once. Raises `PipelineError`."""
+        """Request many positions at once. Raises `PipelineError`."""
         new = [each for each in asked if each not in self._found]
         for key, answer in persistently(new, self._attempt).items():
             if isinstance(answer, PipelineError):
@@ -184,5 +184,5 @@ def _reading(topic: str, name: str) -> Callable[[int, int], bytes]:
 
 
 def _seeking(consumer_id: int, publish_time_ms: int) -> Build:
-    """Not as a request of the consumer: that is closed before the answer comes."""
+    """The seek is not a request of the consumer, which is closed before the answer comes."""
     return lambda number: client_commands.seek(number, consumer_id, publish_time_ms=publish_time_ms)

@@ -1,4 +1,4 @@
-"""Reading a range of one topic: whole entries as the broker sends them, into Arrow batches."""
+"""Reads a range of one topic: whole entries as the broker sends them."""
 
 from __future__ import annotations
 
@@ -22,41 +22,47 @@ from geminga.pipeline.topics.unreadable import entries_of
 TAKE_BYTES = 4 * MIB
 """A buffer of this size is decoded at once."""
 RETRY_SECONDS = 20.0
-"""How long a broker may be away, counted from the last that it said, before reading is given up."""
+"""How long a broker may be unavailable, counted from its last data, before reading fails."""
 PING_SECONDS = 4.0
-"""After this silence a broker is asked whether it is there."""
+"""After this silence the reader sends PING to the broker."""
 SILENT_SECONDS = 12.0
-"""After this silence another connection is tried."""
+"""After this silence the reader opens another connection."""
 _GRACE_SECONDS = 5.0
-"""What one that is back has at least to send something, however long it was away."""
+"""The least time for a broker that is back to send something, however long it was unavailable."""
 _PAUSE_SECONDS = 0.5
 _QUIET_SECONDS = 0.02
-"""When nothing comes for so long, what is there is decoded: perhaps the broker waits for permits."""
+"""After this time without data, the received entries are decoded, because the broker may wait
+for permits.
+"""
 _CLOCK = RealClock()
 
 
 @dataclass(frozen=True)
 class Range:
-    """What to read of one topic or partition: from `start` up to, not including, `end`."""
+    """The part of one topic or partition to read: from `start` up to, not including, `end`."""
 
     topic: str
     start: MessageId
     end: MessageId
     strict: bool = False
-    """The entry that `start` is in exists, or did: if reading begins with a later one, something was lost."""
+    """The entry of `start` exists, or did: if reading begins with a later one, messages were lost."""
     check_previous: bool = False
-    """Messages up to `start` were read before: their ledger must still be there, or later ones were lost
+    """Messages up to `start` were read before: their ledger must still exist, or later messages were lost,
     too.
     """
     ends_with_message: bool = False
-    """What is before `end` was there when this was planned: if only what is behind comes, it was lost."""
+    """The message before `end` existed when this was planned: if only later ones arrive,
+    messages were lost.
+    """
     published_from_ms: int | None = None
     published_before_ms: int | None = None
-    """Of the messages of the range only those that were published in this time."""
+    """The period of publishing to which the messages of the range are restricted."""
     loss_allowed: bool = False
-    """What is no longer there is left out without a word."""
+    """Whether missing messages are left out silently."""
     acknowledged: tuple[int, int] | None = None
-    """Entries up to there may be gone without a loss: our own subscription has acknowledged them."""
+    """Entries up to this position may be gone without a loss: the stream's own subscription has acknowledged
+    them.
+    """
 
     @property
     def past(self) -> tuple[int, int]:
@@ -72,7 +78,9 @@ _DELETED = (
 
 
 class EntryReader:
-    """Takes the entries of a range, buffer by buffer, and goes on after a broker was away for a while."""
+    """Takes the entries of a range, buffer by buffer, and continues after a broker was unavailable for a
+    while.
+    """
 
     def __init__(
         self,
@@ -85,7 +93,7 @@ class EntryReader:
     ) -> None:
         self._permits = permits
         self._entry_messages = 1.0
-        """In an entry, on average; they decide how soon the permits are used up."""
+        """The average number of messages in an entry, which decides how soon the permits are used up."""
         self._access = access
         self._wanted = wanted
         self._poll_timeout_s = poll_timeout_s
@@ -96,9 +104,9 @@ class EntryReader:
         self._heard_s = self._away_since_s = self._ask_at_s = self._silent_until_s = math.inf
 
     def buffers(self) -> Iterator[Entries]:
-        """Entries of the range in order; each is valid until the next is asked for.
+        """Entries of the range in order; each buffer is valid until the next one is requested.
 
-        Raises `PipelineError`: `BrokerUnreachable` when it is away too long, `DataLost`.
+        Raises `PipelineError`: `BrokerUnreachable` when the broker is unavailable too long, `DataLost`.
         """
         if self._wanted.start >= self._wanted.end:
             return
@@ -176,8 +184,8 @@ class EntryReader:
                 stream.close()
 
     def _is_enough(self, buffer: FrameBuffer) -> bool:
-        """Whether to decode what is there now. Messages that compress well use the permits up before they
-        fill a buffer.
+        """Whether to decode the received entries now. Messages that compress well use up the permits before
+        they fill a buffer.
         """
         return (
             buffer.frame_bytes >= self._take_bytes
@@ -186,7 +194,9 @@ class EntryReader:
         )
 
     def _receive(self, stream: EntryStream, timeout_s: float) -> bool:
-        """False when nothing came in time. Raises `BrokerUnreachable` when nothing comes at all."""
+        """Receive data; False if nothing came in time. Raises `BrokerUnreachable` if nothing
+        comes at all.
+        """
         now_s = _CLOCK.monotonic_s()
         until_s = now_s + timeout_s
         while now_s < until_s:
@@ -203,14 +213,16 @@ class EntryReader:
         return False
 
     def _hear(self) -> float:
-        """Data has arrived, or we were busy ourselves: restart the timers of silence. Returns the time."""
+        """Data has arrived, or this process was busy: restart the timers of silence. Returns the time."""
         self._heard_s = _CLOCK.monotonic_s()
         self._ask_at_s = self._heard_s + PING_SECONDS
         self._silent_until_s = self._heard_s + SILENT_SECONDS
         return self._heard_s
 
     def _check_end(self, last: MessageId) -> bool:
-        """Whether there is anything to read. A topic that ends before the range does has lost something."""
+        """Whether there is anything to read. Raises `DataLost` for a topic that ends before the
+        range does.
+        """
         end = MessageId(last.ledger_id, last.entry_id + 1, 0)
         if end >= self._wanted.end:
             return True
@@ -236,7 +248,9 @@ class EntryReader:
         return following > end.entry or (following == end.entry and end.batch_index == 0)
 
     def _ours(self, entries: Entries) -> Entries:
-        """Without those before what is wanted next and after the end. What comes again counts once."""
+        """The wanted entries: not before the next one, and not after the end. Repeated entries
+        count once.
+        """
         entries = entries.once()
         first = int(entries.ledger_id[0]), int(entries.entry_id[0])
         self._check_begin(first)
@@ -253,7 +267,7 @@ class EntryReader:
         return entries
 
     def _check_begin(self, first: tuple[int, int]) -> None:
-        """Of what the broker sends first after (re)connecting. Raises `DataLost`."""
+        """Check the first entries after a (re)connection. Raises `DataLost`."""
         is_new, self._is_new_connection = self._is_new_connection, False
         wanted = self._wanted
         if wanted.loss_allowed or first <= self._next:

@@ -1,5 +1,5 @@
-"""A range of a topic as Arrow batches: entries in, chunked messages completed, batches taken apart,
-columns out.
+"""A range of a topic as Arrow batches: reads entries, completes chunked messages, unpacks batches, builds
+columns.
 """
 
 from __future__ import annotations
@@ -22,19 +22,22 @@ from geminga.pipeline.topics.unreadable import messages_of, unreadable
 
 _FOREVER_MS = 2**63 - 1
 _LOOK_BACK_ENTRIES = (64, 1024, 16_384)
-"""How far to go back for the first chunk of a message, by steps; then to the begin of the topic."""
+"""How many entries to go back for the first chunk of a message, step by step; then to the beginning of the
+topic.
+"""
 
 
 class EncryptedEntry(PipelineError):
-    """What only the official client can read was met where that is of no use."""
+    """An entry that only the official client can read, in a read that cannot use that client."""
 
 
 def read_range(
     access: Access, wanted: Range, maker: ColumnMaker, *, poll_timeout_s: float, may_decrypt: bool = True
 ) -> Iterator[pa.RecordBatch]:
-    """Every message of the range once, in order. A chunked message counts where its last chunk is.
+    """Every message of the range once, in order. A chunked message counts at its last chunk.
 
-    Raises `PipelineError`, `CorruptEntry`, `BadPayload`; `EncryptedEntry` unless they may be decrypted.
+    Raises `PipelineError`, `CorruptEntry`, `BadPayload`; `EncryptedEntry` unless the entries may be
+    decrypted.
     """
     for messages in _messages(access, wanted, poll_timeout_s, may_decrypt):
         ours = within(messages, wanted)
@@ -73,7 +76,9 @@ def _messages(access: Access, wanted: Range, poll_timeout_s: float, may_decrypt:
 
 
 def within(messages: Messages, wanted: Range) -> Messages:
-    """Without the messages of the first and the last entry that are outside of the range, or of its time."""
+    """Without the messages of the first and the last entry that are outside of the range, or of
+    its period.
+    """
     entries, start, end = messages.entries, wanted.start, wanted.end
     index = np.maximum(messages.batch_index, 0)
     outside = None

@@ -1,4 +1,4 @@
-"""A range of a topic cut into parts that can be read beside each other. Pure."""
+"""Cuts a range of a topic into parts that can be read in parallel. Pure."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from geminga.pipeline.triggers.windows import Window
 
 SPLIT_BYTES = 64 * MIB
 SPLIT_ENTRIES_MIN = 64
-"""What a split has at least where sizes are not known."""
+"""The least number of entries of a split if sizes are unknown."""
 SPLITS_MAX = 4
-"""Of one partition where sizes are not known."""
+"""The limit of splits of one partition if sizes are unknown."""
 
 
 def cut(wanted: Range, ledgers: Sequence[Ledger], *, splits: int = 0) -> list[Range]:
-    """Parts of `wanted` that together are `wanted`, in order, about equally large; never none.
+    """Consecutive parts of `wanted`, about equally large, which together are `wanted`; at least one.
 
-    `ledgers` in order, and all that have a part in the range (else it stays whole). `splits` 0: as many as
-    pay off.
+    `ledgers` are in order and include all that have a part in the range (otherwise the range stays whole).
+    `splits` 0: as many as are worth it.
     """
     window = Window.between(wanted.start, wanted.end, ledgers)
     total = window.entries

@@ -1,4 +1,4 @@
-"""What a stream reads with each trigger: offsets, limits, new partitions, lost data, acknowledgements."""
+"""Plans each trigger of a stream: offsets, limits, new partitions, lost data, acknowledgements."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from geminga.pipeline.triggers.waiting import Waiting
 from geminga.pipeline.triggers.windows import Window
 
 _OLDEST_LOOKS = 2
-"""Topics, those furthest behind, whose oldest message that is not read yet is looked at for the lag."""
+"""The number of topics, those furthest behind, whose oldest unread message is read to compute the lag."""
 _CLOCK = RealClock()
 Offsets = dict[str, str]
-"""By partition, the id of the first message that is not read yet, as text; and `SPLITS`, if it was chosen."""
+"""By partition, the id of the first unread message, as text; and `SPLITS`, if it was chosen."""
 SPLITS = "splitsPerPartition"
-"""Into how many parts the ranges up to these offsets are cut: a micro batch that runs again, perhaps with
-other options, has to have the same tasks, or what it writes would not be the same.
+"""The number of parts into which the ranges up to these offsets are cut. A micro-batch that runs again,
+perhaps with other options, must have the same tasks, or its output would differ.
 """
 
 
@@ -55,19 +55,19 @@ class StreamPlan:
                 options.rows_per_trigger_min, options.trigger_delay_max_s, _CLOCK.monotonic_s()
             )
         self._ends: dict[str, MessageId] = {}
-        """Up to where the last micro-batch reads."""
+        """The offsets at which the last micro-batch ends."""
         self._subscriptions = (
             Subscriptions(self._questions.brokers, options.subscription_of) if options.acknowledges else None
         )
         self._target: dict[str, Last] | None = None
-        """What there was when a run over what is available now began."""
+        """The ends of the topics when a run over the available messages began."""
         self._turn = 0
-        """Counts limited triggers: another partition comes first each time, so that none starves."""
+        """Counts limited triggers, so that each time another partition comes first and none starves."""
 
     # -- offsets --------------------------------------------------------------------------------------------
 
     def initial(self) -> Offsets:
-        """Where a new query begins. Creates the subscription, if one is used. Raises `PipelineError`."""
+        """The offsets of a new query. Creates the subscription, if one is used. Raises `PipelineError`."""
         topics = partitions(self._options, self._questions)
         check_topics(self._options, topics)
         by_time = MessageIdsByTime(self._questions.brokers)
@@ -96,14 +96,14 @@ class StreamPlan:
         return last.end if message_id == LATEST else message_id
 
     def fix_target(self) -> None:
-        """From now on behave as if nothing more came."""
+        """From now on behave as if no more messages arrived."""
         self._target = self._all_lasts({})
 
     def latest(self, start: Offsets | None, *, limited: bool) -> Offsets:
-        """How far to read from `start`; `limited`: no more than maxRowsPerTrigger and maxBytesPerTrigger
-        allow.
+        """The offsets up to which to read from `start`; with `limited`, within maxRowsPerTrigger and
+        maxBytesPerTrigger.
 
-        Everything before `start` is finished by now, so it is acknowledged. Raises `DataLost`.
+        Everything before `start` is finished, so it is acknowledged. Raises `DataLost`.
         """
         if start is not None:
             self.acknowledge(start)
@@ -130,7 +130,7 @@ class StreamPlan:
         return ends
 
     def _admit(self, waiting: list[Range], *, limited: bool) -> dict[str, MessageId]:
-        """Where each range is to stop; those of which nothing is read now are left out."""
+        """Where each range has to stop; leaves out ranges of which nothing is read now."""
         options = self._options
         limit = Limit(options.rows_per_trigger_max, options.bytes_per_trigger_max) if limited else Limit()
         holds_back = limited and self._waiting is not None and self._target is None
@@ -150,7 +150,7 @@ class StreamPlan:
         return found | self._counted(unknown, limit)
 
     def _unread(self, waiting: dict[str, Range]) -> tuple[dict[str, Unread], list[Range]]:
-        """What is there to read, and the ranges of which that cannot be told."""
+        """The unread ranges, and the ranges whose size is unknown."""
         ledgers = self._ledgers.between({topic: (each.start, each.end) for topic, each in waiting.items()})
         found: dict[str, Unread] = {}
         unknown: list[Range] = []
@@ -163,14 +163,14 @@ class StreamPlan:
         return found, unknown
 
     def _is_enough(self, unread: dict[str, Unread], *, some: bool) -> bool:
-        """Whether so much waits that a micro-batch may begin."""
+        """Whether enough messages wait for a micro-batch to begin."""
         assert self._waiting is not None
         self._sampling.look_first(unread, Limit().share(1))
         rows = sum(self._sampling.size(topic, each.window).rows for topic, each in unread.items())
         return (bool(unread) or some) and self._waiting.is_over(rows, _CLOCK.monotonic_s())
 
     def _counted(self, waiting: list[Range], limit: Limit) -> dict[str, MessageId]:
-        """Exact to the message, by reading. Spends the limit."""
+        """Exact to the message, by reading. Uses up the limit."""
         options = self._options
         found: dict[str, MessageId] = {}
         for index, wanted in enumerate(waiting):
@@ -185,8 +185,8 @@ class StreamPlan:
         return found
 
     def report(self) -> dict[str, Any] | None:
-        """Where the topics end and how far behind the last micro-batch is, for the query's progress. None if
-        that cannot be told now.
+        """The ends of the topics and the lag of the last micro-batch, for the query's progress; None if they
+        are unknown now.
         """
         try:
             lasts = self._all_lasts({})
@@ -215,7 +215,7 @@ class StreamPlan:
         return found
 
     def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
-        """The splits between two offsets; none for a partition without news."""
+        """The splits between two offsets; none for a partition without new messages."""
         known, lasts, splits = _message_ids(start), _message_ids(end), int(end.get(SPLITS, 0))
         firsts = {}
         for topic, last in lasts.items():

@@ -1,4 +1,4 @@
-"""Entries and messages out of bytes, and the name of the entry if they break the rules."""
+"""Decodes bytes to entries and messages, and names the entry that breaks the rules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from geminga.pipeline.errors import PipelineError
 
 
 class UnreadableEntry(PipelineError):
-    """An entry that arrived as it was stored, but whose producer did not follow the protocol."""
+    """An entry that is as it was stored, but whose producer violated the protocol."""
 
     def __init__(self, topic: str, entry: str, error: GemingaError) -> None:
         super().__init__(
@@ -24,7 +24,7 @@ class UnreadableEntry(PipelineError):
 
 
 def entries_of(topic: str, taken: Taken) -> Entries:
-    """Of the frames of a reader. Raises `UnreadableEntry`."""
+    """The entries in the frames of a reader. Raises `UnreadableEntry`."""
     try:
         return read_entries(*taken)
     except ProtocolError:
@@ -48,7 +48,7 @@ def messages_of(topic: str, entries: Entries, chunked: ChunkedMessages) -> Messa
 
 
 def unreadable(topic: str, entries: Entries, error: ProtocolError) -> UnreadableEntry:
-    """Says which of the entries it is that led to the error."""
+    """An error that names the entry that caused it."""
     for row in range(len(entries)):
         one = entries.select(np.array([row]))
         try:
