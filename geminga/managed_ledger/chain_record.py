@@ -19,7 +19,7 @@ log = logging.getLogger("geminga.managed_ledger")
 
 
 class ChainRecord:
-    """The one writer of `/managed-ledgers/...` for this topic. Each save is one synced transaction; not for
+    """The only writer of `/managed-ledgers/...` for this topic. Each save is one synced transaction. Not for
     two tasks at once: the caller holds the lock under which the chain changes.
     """
 
@@ -45,7 +45,7 @@ class ChainRecord:
         self.created_ms = record.created_ms
 
     def ledgers(self) -> list[LedgerInfo]:
-        """The chain as it is written; of a ledger that is still open the counts are not kept."""
+        """The chain as it is written; the counts of an open ledger are not stored."""
         return [
             LedgerInfo(
                 ledger_id=ledger.ledger_id,

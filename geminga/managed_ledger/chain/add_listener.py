@@ -1,4 +1,4 @@
-"""The listener that hears what became of appended entries."""
+"""The listener for the results of appends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from geminga.errors import GemingaError
 
 
 class AddListener(Protocol):
-    """Told about appended entries, in order, on the loop."""
+    """Gets the results of appends, in order, on the loop."""
 
     def on_confirmed(self, ledger_id: int, first_entry_id: int, contexts: list[Any]) -> None:
         """These entries, numbered from `first_entry_id`, are durable; `last_confirmed` is already past
@@ -23,7 +23,7 @@ class AddListener(Protocol):
 
 
 class NoListener:
-    """Until a topic sets itself as the listener."""
+    """The listener until a topic sets itself."""
 
     def on_confirmed(self, ledger_id: int, first_entry_id: int, contexts: list[Any]) -> None:
         pass

@@ -1,4 +1,6 @@
-"""How much waits for a ledger. While a topic's next ledger is made durable its entries queue."""
+"""The memory of entries that wait for a ledger: a topic's entries queue while its next ledger is made
+durable.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,8 @@ from collections.abc import Callable
 
 
 class AppendRoom:
-    """One per process, shared by all managed ledgers. It only counts: the bound is held where publishers'
-    sockets are read.
+    """One per process, shared by all managed ledgers. Only counts: the code that reads publishers' sockets
+    enforces the bound.
     """
 
     __slots__ = ("_listeners", "waiting_bytes")
@@ -17,7 +19,7 @@ class AppendRoom:
         self._listeners: list[Callable[[], None]] = []
 
     def take(self, size_bytes: int) -> None:
-        """An entry of that size begins to wait. Never refused: it has been read already."""
+        """An entry of that size begins to wait. Never refused, because it has been read already."""
         self.waiting_bytes += size_bytes
 
     def give(self, size_bytes: int) -> None:
@@ -30,5 +32,5 @@ class AppendRoom:
             tell()
 
     def call_when_freed(self, tell: Callable[[], None]) -> None:
-        """Have `tell` called from now on, each time that something was given back."""
+        """Call `tell` from now on, each time that memory is released."""
         self._listeners.append(tell)

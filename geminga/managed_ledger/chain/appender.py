@@ -1,9 +1,8 @@
-"""The writing end of a managed ledger: `append` down, confirmations up, the same few list operations per
-entry.
+"""The writing end of a managed ledger: appends and confirmations, with few list operations per entry.
 
-Nothing here waits. A full ledger is left (`ROLLING`), its last confirmations come in, and the owner of
-the appender is woken to make the next ledger durable and hand it over with `open_ledger`; entries queue
-meanwhile.
+No method waits. When a ledger is full, the state becomes `ROLLING` until its last confirmations arrive. Then
+the owner of the appender is woken to make the next ledger durable and pass it to `open_ledger`; entries
+queue meanwhile.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ log = logging.getLogger("geminga.managed_ledger")
 
 # Asking after each entry would cost a clock call for each message of a topic whose ledger is full but young.
 ROLL_CHECK_ENTRIES = 64
-"""A ledger that is full but too young is looked at again after so many entries (and at each confirmation)."""
+"""A full ledger that is too young is checked again after this many entries (and at each confirmation)."""
 
 
 def _nothing() -> None:
@@ -84,7 +83,7 @@ class Appender:
         wake: Callable[[], None],
         first_needed: Callable[[int], int],
     ) -> None:
-        """`wake` is called when there may be work for the owner; `first_needed` is for the tail cache, see
+        """`wake` is called when there may be work for the owner; for `first_needed` see
         `TailCache.open_run`.
         """
         self.name = name
@@ -93,13 +92,13 @@ class Appender:
         self.state = State.OPENING
         self.last_confirmed = Position(-1, -1)
         self.caching = False
-        """Whether there are cursors that read: without them nothing is kept in the tail cache."""
+        """Whether there are cursors that read: without them the tail cache keeps nothing."""
         self.entries_added = 0
         self.ledger_created_ms = 0
         self.ledger_bytes = 0
         """Bytes appended to the open ledger."""
         self.error: GemingaError | None = None
-        """What fenced or ended it."""
+        """The reason for a fence or the end."""
         self.fenced = False
         self._on_fenced: Callable[[], None] = _nothing
         self._first_needed = first_needed
@@ -116,29 +115,29 @@ class Appender:
         self._newest_writer: LedgerWriter | None = None
         self._warned_of_length = False
         self._pending: list[Any] = []
-        """Contexts of entries handed to the bookie and not confirmed yet, in order."""
+        """Contexts of entries that the bookie has and has not confirmed, in order."""
         self._queue: list[tuple[bytes, Any, Parsed | None]] = []
-        """Entries that wait for the next ledger: body, context, what was parsed of it."""
+        """Entries that wait for the next ledger: body, context, parsed metadata."""
         self._run: TailRun | None = None
         self._run_append: Callable[[bytes | Parsed], None] | None = None
         self._roll_check_entry_id = 0
         self._drained: trio.Event | None = None
-        """Only while a task waits: an idle topic should cost little."""
+        """Set only while a task waits, because an idle topic should cost little."""
 
     def become(self, state: State) -> None:
-        """Go to another state; the table says from where that may be."""
+        """Change to another state, if the table allows it."""
         assert state in ALLOWED[self.state], f"{self.name}: {self.state.name} -> {state.name}"
         self.state = state
 
     def attach(self, listener: AddListener, on_fenced: Callable[[], None] = _nothing) -> None:
-        """From now on `listener` hears what becomes of entries, and `on_fenced` is called if this is fenced.
-        A managed ledger has one listener, and needs it before the first entry.
+        """From now on `listener` gets the results of appends, and `on_fenced` is called if this appender is
+        fenced. A managed ledger has one listener, and needs it before the first entry.
         """
         self.listener = listener
         self._on_fenced = on_fenced
 
     def apply(self, settings: ManagedLedgerSettings) -> None:
-        """Roll over by these from the next confirmation on."""
+        """Use these rollover settings from the next confirmation on."""
         self.settings = settings
 
     def recovered_terminated(self, last: Position) -> None:
@@ -148,7 +147,7 @@ class Appender:
 
     @property
     def bytes_added(self) -> int:
-        """Bytes handed to the bookie since the managed ledger was opened."""
+        """Bytes passed to the bookie since the managed ledger was opened."""
         return self._closed_bytes + self.ledger_bytes
 
     @property
@@ -158,7 +157,7 @@ class Appender:
 
     @property
     def pending_adds(self) -> int:
-        """Entries accepted and not confirmed, queued ones included."""
+        """Entries that are accepted and not confirmed, including queued ones."""
         return len(self._pending) + len(self._queue)
 
     def oldest_pending(self) -> Any:
@@ -168,7 +167,7 @@ class Appender:
         return self._queue[0][1] if self._queue else None
 
     def pending(self) -> Iterator[Any]:
-        """The contexts of all that wait, the oldest first."""
+        """The contexts of all waiting entries, the oldest first."""
         yield from self._pending
         for _, context, _ in self._queue:
             yield context
@@ -176,12 +175,13 @@ class Appender:
     # -- down -------------------------------------------------------------------------------------------
 
     def append(self, body: bytes, context: Any, parsed: Parsed | None = None) -> None:
-        """Accept one entry. The listener gets `context` back: confirmed once it is durable, or failed.
-        `parsed` is what readers at the tail find in `Entry.peek`.
+        """Accept one entry. The listener gets `context` back: confirmed once the entry is durable, or
+        failed. `parsed` is what readers at the tail find in `Entry.peek`. Synchronous; entries keep their
+        order, even across ledgers.
 
-        Synchronous; entries keep their order, also across ledgers. Raises TopicTerminated, ServiceNotReady
-        (closing) or StorageError; then the entry was not accepted and its context is not given back. Nothing
-        waits here, and nothing is refused for want of memory: the readers of publishers' sockets see to that.
+        Raises TopicTerminated, ServiceNotReady (closing) or StorageError; then the entry was not accepted
+        and its context is not given back. Never waits, and never refuses an entry for lack of memory: the
+        readers of publishers' sockets prevent that.
         """
         writer = self._writer
         if writer is None:
@@ -221,7 +221,9 @@ class Appender:
             raise AssertionError(f"{self.name}: {state.name} without a writer")
 
     def check_open(self) -> None:
-        """ServiceNotReady if closing, closed or fenced; StorageError if it was the storage that fenced it."""
+        """Raise ServiceNotReady if closing, closed or fenced; StorageError if the storage caused
+        the fence.
+        """
         state = self.state
         if state is State.FENCED:
             raise self._fenced_error()
@@ -273,8 +275,9 @@ class Appender:
         self.fence(error)
 
     def fence(self, error: GemingaError) -> None:
-        """The storage failed, or the records are not what we wrote: accept and confirm nothing more, and fail
-        every waiting entry. Only this managed ledger; it can be closed and opened again.
+        """The storage failed, or the records have other content than this process wrote: accept and confirm
+        nothing more, and fail every waiting entry. Affects only this managed ledger, which can be closed and
+        opened again.
         """
         if self.state in {State.FENCED, State.CLOSED}:
             return
@@ -307,7 +310,7 @@ class Appender:
             self.listener.on_add_failed(error, contexts)
 
     def fail_queue(self, error: GemingaError) -> None:
-        """No ledger will come for the entries that wait for one."""
+        """Fail the queued entries, because no ledger will come for them."""
         self._fail([context for _, context, _ in self._take_queue()], error)
 
     def _take_queue(self) -> list[tuple[bytes, Any, Parsed | None]]:
@@ -319,7 +322,7 @@ class Appender:
 
     def open_ledger(self, bookie: Bookie, ledger_id: int, path: str) -> None:
         """Write to this ledger from now on. Its metadata record, which has this path of the topic, and the
-        one that names it are durable.
+        record that names it are durable.
         """
         now_ms = self._clock.now_ms()
         self.become(State.OPEN)
@@ -354,7 +357,7 @@ class Appender:
                 return
 
     def roll_if_full(self, entries: int) -> None:
-        """Leave the open ledger, which now has so many entries, if it is full by the rules."""
+        """Stop writing to the open ledger, which now has this many entries, if it is full by the rules."""
         settings = self.settings
         age_ms = self._clock.now_ms() - self.ledger_created_ms
         if is_full(settings, entries, self.ledger_bytes, age_ms) and self._may_grow():
@@ -369,7 +372,7 @@ class Appender:
             ) - 1
 
     def _may_grow(self) -> bool:
-        """Whether the chain's record has room for one more ledger; a full ledger is written on otherwise."""
+        """Whether the chain's record has room for one more ledger; otherwise a full ledger stays open."""
         ledgers = len(self._chain.ids)
         # A list that outgrows its record could not be written any more, and the topic would be fenced with
         # its next ledger. Writing on costs only a longer ledger, which is trimmed later.
@@ -387,7 +390,7 @@ class Appender:
         return False
 
     def refuse(self) -> None:
-        """Take no more entries into the open ledger; those that it has will still be confirmed."""
+        """Accept no more entries into the open ledger; pending ones will still be confirmed."""
         if self._writer is not None:
             # The cache's run ends here and its entries stay: consumers at the tail have not read them yet.
             self._tail_cache.close_run(self._writer.ledger_id)
@@ -395,9 +398,7 @@ class Appender:
             self._writer = None
 
     async def drained(self) -> None:
-        """Wait until nothing handed to the bookie is unconfirmed. Raises what fenced us, if that comes
-        first.
-        """
+        """Wait until the bookie has confirmed all entries. If a fence comes first, raises its reason."""
         while self._pending and self.error is None:
             if self._drained is None:
                 self._drained = trio.Event()
@@ -406,19 +407,19 @@ class Appender:
             raise self._fenced_error() from self.error
 
     async def settled(self) -> None:
-        """Wait until the bookie is done with what it has of us, confirmed or not: then the entries that the
-        next opening finds are all there will be. Cancelling changes nothing.
+        """Wait until the bookie has finished all entries, confirmed or not, so that the next opening finds
+        all entries that there will be. Cancelling changes nothing.
         """
         if self._newest_writer is not None:
             await self._newest_writer.settle()
 
     def close(self, error: GemingaError) -> None:
-        """The end: what still waits fails with `error`; confirmations that come later are ignored."""
+        """End: waiting entries fail with `error`, and later confirmations are ignored."""
         self.become(State.CLOSED)
         self._stop(error)
 
     def ledgers_dropped(self) -> None:
-        """The chain has lost ledgers at its front: the last confirmed entry may have gone with them."""
+        """The chain has dropped ledgers at its front, maybe with the last confirmed entry."""
         # Possible when the newest ledger is still empty: the position would name a ledger that is gone.
         if self.last_confirmed.ledger_id < self._chain.ids[0]:
             self.last_confirmed = self._chain.tail

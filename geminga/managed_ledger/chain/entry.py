@@ -1,4 +1,4 @@
-"""An entry as it is handed to readers: its position and its stored bytes."""
+"""An entry for readers: its position and its stored bytes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from geminga.position import Position
 
 
 class Parsed(Protocol):
-    """What the writer of an entry has parsed of it, and readers need not parse again."""
+    """The metadata that the writer of an entry has parsed, so that readers need not parse it again."""
 
     @property
     def body(self) -> bytes:
-        """The entry that was looked at: the very object that is stored."""
+        """The body of the entry: the stored object itself."""
         ...
 
 

@@ -61,12 +61,12 @@ class LedgerChain:
         self.counts[newest] = entries
 
     def close_newest(self, size_bytes: int, closed_ms: int) -> None:
-        """The newest ledger takes no more entries."""
+        """The newest ledger accepts no more entries."""
         self._sizes[-1] = size_bytes
         self._closed_ms[-1] = closed_ms
 
     def drop_oldest(self, ledgers: int) -> None:
-        """Forget that many ledgers at the front; at least the newest stays."""
+        """Remove that many ledgers at the front; at least the newest is kept."""
         # Every position needs a ledger to stand in, and an empty topic's cursors stand in its newest one.
         assert ledgers < len(self.ids), "the newest ledger is never dropped"
         for ledger_id in self.ids[:ledgers]:
@@ -173,7 +173,7 @@ class LedgerChain:
         return self.at_ordinal(ordinal)
 
     def ordinal(self, position: tuple[int, int]) -> int:
-        """How many entries stand at or before `position`, dropped ones included."""
+        """How many entries are at or before `position`, including dropped ones."""
         ledger_id, entry_id = position
         ids = self.ids
         # Most questions are about the tail; this spares them the search.
@@ -197,5 +197,5 @@ class LedgerChain:
         return position
 
     def count_between(self, after: tuple[int, int], up_to: tuple[int, int]) -> int:
-        """Entries in (after, up_to]; 0 if they are the wrong way round."""
+        """Entries in (after, up_to]; 0 if `up_to` is before `after`."""
         return max(0, self.ordinal(up_to) - self.ordinal(after))

@@ -1,5 +1,5 @@
-"""Reading a managed ledger: from the tail cache, else from the bookie, across ledgers, never past what is
-confirmed.
+"""Reads a managed ledger: from the tail cache, else from the bookie, across ledgers, never past the last
+confirmed entry.
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ if TYPE_CHECKING:
 
 # A read has a fixed cost (a thread, a seek); a few unwanted entries cost less than a second read.
 READ_GAP_MAX = 8
-"""Wanted entries that are this near to each other are read in one go, with what lies between them."""
+"""Wanted entries at most this far apart are read together, with the entries between them."""
 READ_IN_ORDER_MIN = 16
-"""From this distance between the first and the last of a run on, what follows is likely to be wanted too."""
+"""If the first and the last entry of a run are at least this far apart, the following entries are probably
+wanted, too.
+"""
 READ_RUN_BYTES_MAX = 4 * MIB
-"""What one read for scattered positions may take at once."""
+"""The limit of one read for scattered positions."""
 
 
 class LedgerReads:
-    """All reads of one managed ledger. Counts what it served, and what failed, for the statistics."""
+    """All reads of one managed ledger. Counts served and failed reads, for the statistics."""
 
     __slots__ = (
         "_bookie",
@@ -51,9 +53,9 @@ class LedgerReads:
         self._bookie = bookie
         self.entries_from_cache = 0
         self.entries_from_bookie = 0
-        """Those that its caches had included."""
+        """Includes entries that the bookie's caches had."""
         self.bytes_read = 0
-        """Of these."""
+        """Bytes of these entries."""
         self.failures = 0
 
     def read_cached(self, start: tuple[int, int], count_max: int, bytes_max: int) -> list[Entry]:
@@ -104,7 +106,7 @@ class LedgerReads:
                 return entries_from(ledger_id, entry_id, bodies)
 
     async def _read_bookie(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[bytes] | None:
-        """None: the ledger was trimmed while we waited."""
+        """As `read`, from the bookie; None if the ledger was trimmed meanwhile."""
         try:
             bodies = await self._bookie.read(ledger_id, first, last, bytes_max=bytes_max)
         except LedgerNotFound:
@@ -154,7 +156,7 @@ class LedgerReads:
         return found
 
     def _in_memory(self, positions: Sequence[tuple[int, int]], bytes_max: int) -> deque[list[Entry] | Run]:
-        """Their runs, replaced by their entries as far as those are in memory and not longer than that."""
+        """The runs, with runs of entries in memory replaced by these entries, up to the limit of bytes."""
         parts: deque[list[Entry] | Run] = deque()
         for run in runs_of(positions, self._chain.counts):
             rest: Run | None = run
@@ -175,7 +177,7 @@ class LedgerReads:
     async def _bring(
         self, parts: deque[list[Entry] | Run], positions: Sequence[tuple[int, int]], bytes_max: int
     ) -> deque[list[Entry] | Run]:
-        """The same parts with the entries of some runs, of the first one at least."""
+        """The parts, with the entries of some runs, of the first run at least."""
         runs = [part for part in parts if isinstance(part, Run)]
         brought = await self._read_runs(runs, bytes_max)
         filled: deque[list[Entry] | Run] = deque()
@@ -189,7 +191,7 @@ class LedgerReads:
         return filled
 
     async def _read_runs(self, runs: Sequence[Run], bytes_max: int) -> dict[Run, list[Entry]]:
-        """Of at least the first run at least the first entry; nothing if its ledger was trimmed."""
+        """Entries of at least the first run, at least its first entry; none if its ledger was trimmed."""
         first = runs[0]
         # A long run is read as a stream, with read-ahead: a catch-up reads what comes after it next.
         if _is_in_order(first):
@@ -268,8 +270,8 @@ def _is_in_order(run: Run) -> bool:
 
 
 def _behind(run: Run, entries: Sequence[Entry], positions: Sequence[tuple[int, int]]) -> Run | None:
-    """The rest of a run after its first entries, from the next of `positions` on: entries before that one are
-    not wanted and may be unreadable. None if no wanted entry is left.
+    """The rest of a run after its first entries, from the next of `positions` on. Entries before that
+    position are not wanted and may be unreadable. None if no wanted entry is left.
     """
     if not entries or entries[-1].position.entry_id >= run.last:
         return None
@@ -277,7 +279,7 @@ def _behind(run: Run, entries: Sequence[Entry], positions: Sequence[tuple[int, i
 
 
 def reached(positions: Sequence[tuple[int, int]], found: Sequence[Entry], bytes_max: int) -> int:
-    """How many of `positions` were looked at by a `read_positions` that found this."""
+    """How many of `positions` were covered by a `read_positions` that found these entries."""
     if not found or sum(len(entry.body) for entry in found) < bytes_max:
         return len(positions)
     return bisect_right(positions, found[-1].position)

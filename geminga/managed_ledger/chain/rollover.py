@@ -1,4 +1,4 @@
-"""When a ledger is full, and which ledgers may go: decisions without I/O, by Pulsar's rules."""
+"""Decides when a ledger is full, and which ledgers may be deleted, without I/O, by Pulsar's rules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MINUTE_MS = 60_000
 
 
 class ManagedLedgerSettings(msgspec.Struct, frozen=True):
-    """What a managed ledger can be told. Defaults are Pulsar's `broker.conf`."""
+    """The settings of a managed ledger. Defaults are Pulsar's `broker.conf`."""
 
     ledger_entries_max: int = 50_000
     """`managedLedgerMaxEntriesPerLedger`"""
@@ -24,21 +24,21 @@ class ManagedLedgerSettings(msgspec.Struct, frozen=True):
     rollover_max_ms: int = 240 * MINUTE_MS
     """`managedLedgerMaxLedgerRolloverTimeMinutes`"""
     ledgers_max: int = 8_000
-    """A topic with so many ledgers gets no new one while it runs: their list is one metadata record of at
+    """A topic with this many ledgers gets no new one while it runs: their list is one metadata record of at
     most 1 MiB, and each restart may add one more.
     """
     retention_time_ms: int = 0
-    """How long consumed ledgers stay; 0 = not at all, -1 = for ever."""
+    """How long consumed ledgers are kept; 0 = not at all, -1 = for ever."""
     retention_size_bytes: int = 0
-    """How many bytes of consumed and unconsumed ledgers stay; 0 = none, -1 = any number."""
+    """How many bytes of consumed and unconsumed ledgers are kept; 0 = none, -1 = any number."""
     cursor_persist_interval_ms: int = 250
-    """At most this often a cursor with new acknowledgments is written down (I/O time)."""
+    """A cursor with new acknowledgements is saved at most this often (I/O time)."""
     cursor_ledger_entries_max: int = 50_000
     """`managedLedgerCursorMaxEntriesPerLedger`"""
     cursor_ledger_bytes_max: int = 32 * MIB
-    """A cursor ledger is left for a new one at this size too."""
+    """A cursor ledger of this size is replaced, too."""
     cursor_state_bytes_max: int = 4 * MIB
-    """Largest state that is written; acknowledgments beyond it are known in memory only."""
+    """The largest state that is saved; acknowledgements beyond it are known in memory only."""
 
 
 def is_full(settings: ManagedLedgerSettings, entries: int, size_bytes: int, age_ms: int) -> bool:

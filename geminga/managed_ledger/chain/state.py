@@ -1,4 +1,4 @@
-"""The states of a managed ledger, as a table. Anything not in the table is our own bug."""
+"""The states of a managed ledger, as a table. Any other transition is a bug in Geminga."""
 
 from __future__ import annotations
 

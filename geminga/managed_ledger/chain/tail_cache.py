@@ -1,8 +1,8 @@
-"""Recent entries of all topics, in memory, so that consumers at the tail never touch the bookie.
+"""Recent entries of all topics, in memory, so that consumers at the tail never use the bookie.
 
-The bodies are the very objects that were appended: no copies. What a run holds is invisible until
-`TailCache.confirm` says that it is durable. Entries leave when all active cursors have read them, when they
-are old, or, the oldest of the process first, when there are too many; in strides.
+The bodies are the appended objects themselves, without copies. Entries of a run are invisible until
+`TailCache.confirm` reports them as durable. The cache evicts entries in strides: when all active cursors
+have read them, when they are old, or, the oldest of the process first, when there are too many.
 """
 
 from __future__ import annotations
@@ -25,16 +25,18 @@ ENTRY_OVERHEAD_BYTES: Final = 400
 """What a cached entry costs beside its body: slot, running size, `Entry`, position, parsed metadata."""
 # Eviction entry by entry would need a record for each; strides make its cost vanish beside the append's.
 STRIDE_BYTES: Final = 64 * KIB
-"""Entries leave the cache in strides of about this size (or one entry, if that is larger)."""
+"""Entries are evicted in strides of about this size (or one entry, if that is larger)."""
 TURNS_OF_AGE: Final = 4
-"""How often it is looked for what may go while an entry grows old."""
+"""How often the cache checks for evictable strides while an entry ages."""
 
 _BODIES = {bytes}
 _ENTRIES = {Entry}
 
 
 class TailRun:
-    """The newest entries of one ledger, contiguous. To add one is `slots.append`: nothing is cheaper."""
+    """The newest entries of one ledger, contiguous. Adding one is `slots.append`, the cheapest operation
+    there is.
+    """
 
     __slots__ = (
         "_before_bytes",
@@ -51,7 +53,7 @@ class TailRun:
     def __init__(self, ledger_id: int, first_entry_id: int, first_needed: Callable[[int], int]) -> None:
         self.ledger_id = ledger_id
         self.first_needed = first_needed
-        """Asked with the ledger's id: no active cursor has entries below this one to read."""
+        """Called with the ledger's id; returns the first entry that an active cursor has to read."""
         self.base = first_entry_id
         """Entry id of slot 0."""
         # Removing slots from the front at each eviction would move all that follow; half at once costs O(1)
@@ -59,7 +61,7 @@ class TailRun:
         self.head = 0
         """Slots below this one have been evicted; they are removed when they are half of all."""
         self.slots: list[bytes | Parsed | Entry | None] = []
-        """Bodies, or what was parsed of them when they were published; made entries by the first reader."""
+        """Bodies, or their parsed metadata from publishing; the first reader turns them into entries."""
         self.sums: list[int] = []
         """Running sum of bytes (with overhead) of the visible slots: one number per confirmed entry."""
         self.closed = False
@@ -123,7 +125,7 @@ class TailRun:
         return chunk  # type: ignore[return-value]
 
     def bytes_of(self, first: int, count: int) -> int:
-        """How long the bodies of so many visible entries from `first` on are."""
+        """The total length of the bodies of this many visible entries from `first` on."""
         i = first - self.base
         seen = self.sums[i - 1] if i else self._before_bytes
         return self.sums[i + count - 1] - seen - count * ENTRY_OVERHEAD_BYTES
@@ -151,13 +153,13 @@ def _all_needed(ledger_id: int) -> int:
 
 
 class _Stride:
-    """A stretch of one run that leaves the cache as a whole."""
+    """A part of one run that is evicted as a whole."""
 
     __slots__ = ("begun", "run", "size_bytes", "stop")
 
     def __init__(self, run: TailRun, stop: int, size_bytes: int, begun: int) -> None:
         self.begun = begun
-        """In which turn of the cache."""
+        """The turn of the cache in which the stride began."""
         self.run = run
         self.stop = stop
         """The entry id after the stride."""
@@ -170,25 +172,25 @@ class TailCache:
     def __init__(
         self, bytes_max: int = 32 * MIB, *, age_max_ms: int = 1000, backlogged_entries: int = 1000
     ) -> None:
-        """Entries older than `age_max_ms` leave, give or take a turn. A cursor with more than
-        `backlogged_entries` still to read is not active: nothing is kept for it.
+        """Entries older than `age_max_ms` are evicted, give or take a turn. A cursor with more than
+        `backlogged_entries` unread entries is not active: the cache keeps nothing for it.
         """
         self.bytes_max = bytes_max
         self.age_max_ms = age_max_ms
         self.backlogged_entries = backlogged_entries
         self._entries_served = self._bytes_served = 0
-        """Entries read from here..."""
+        """Entries that were read from this cache."""
         self._entries_missed = self._bytes_missed = 0
-        """...and from the bookie, its caches included."""
+        """Entries that were read from the bookie, including its caches."""
         self._entries_inserted = self._entries_evicted = self._evictions = 0
         self._turn = 0
         self.append_room = AppendRoom()
-        """The other memory that all managed ledgers share: entries that wait for a ledger."""
+        """The memory of entries that wait for a ledger, which all managed ledgers also share."""
         self._bytes = 0
         self._runs: dict[int, TailRun] = {}
         self._strides: deque[_Stride] = deque()
         self._filled = trio.Event()
-        """There is a first stride."""
+        """Set when there is a first stride."""
         self._strides_dead = 0
         """Strides of runs that were discarded; swept when they are most of all."""
 
@@ -202,8 +204,8 @@ class TailCache:
             self.turn()
 
     def turn(self) -> None:
-        """Evict strides that are `TURNS_OF_AGE` turns old, and those of an earlier turn that no active cursor
-        has to read: what was read in this turn may be read once more, if the consumer had no permits.
+        """Evict strides that are `TURNS_OF_AGE` turns old, and earlier strides that no active cursor has to
+        read. Entries that were read in this turn may be read again, if the consumer had no permits.
         """
         strides, turn = self._strides, self._turn
         # By turns of a quarter of the age, so that nothing reads a clock for each entry.
@@ -223,8 +225,8 @@ class TailCache:
     def open_run(
         self, ledger_id: int, first_entry_id: int, first_needed: Callable[[int], int] = _all_needed
     ) -> TailRun:
-        """Begin to hold a ledger's entries, from this one on. The appender must add every later one.
-        `first_needed(ledger_id)` is the first entry that an active cursor still has to read.
+        """Begin to keep a ledger's entries, from this one on. The appender must add every later one.
+        `first_needed(ledger_id)` returns the first entry that an active cursor still has to read.
         """
         # A run holds consecutive entries only: one that is left of the same ledger would lack those in
         # between.
@@ -247,12 +249,12 @@ class TailCache:
         return entries
 
     def missed(self, entries: int, size_bytes: int) -> None:
-        """So many entries of managed ledgers, so long together, had to be read from the bookie instead."""
+        """Count entries of managed ledgers, and their bytes, that had to be read from the bookie instead."""
         self._entries_missed += entries
         self._bytes_missed += size_bytes
 
     def close_run(self, ledger_id: int) -> None:
-        """No more entries will be added to this ledger; those that are here stay until they are evicted."""
+        """No more entries will be added to this ledger; its entries stay until they are evicted."""
         run = self._runs.get(ledger_id)
         if run is not None:
             run.closed = True
@@ -349,9 +351,9 @@ class TailCacheStatistics(msgspec.Struct, frozen=True):
     entries_served: int
     bytes_served: int
     entries_missed: int
-    """Read from the bookie instead, its caches included..."""
+    """Entries that were read from the bookie, including its caches."""
     bytes_missed: int
-    """...and how long they were together."""
+    """The bytes of `entries_missed`."""
     entries_inserted: int
     entries_evicted: int
     """For any reason."""

@@ -1,5 +1,5 @@
-"""Where the tasks of one topic run: beside those of all topics, and there are none unless something is to be
-done. A nursery for each topic would need a task that sleeps, which is 6 KiB.
+"""Runs the tasks of one topic in the nursery of all topics, and only while there is work. A nursery for each
+topic would need a sleeping task, which takes 6 KiB.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ class StartsTasks(Protocol):
 
 
 class TaskGroup:
-    """Tasks that run in another object's nursery and are cancelled together. What breaks one of them breaks
-    the nursery.
+    """Tasks that run in another object's nursery and are cancelled together. An exception in one of them
+    ends the nursery.
     """
 
     __slots__ = ("_is_cancelled", "_nursery", "_scopes")
@@ -26,7 +26,7 @@ class TaskGroup:
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
         self._scopes: set[trio.CancelScope] | None = None
-        """Of those that run; made with the first one."""
+        """The scopes of running tasks; created with the first one."""
         self._is_cancelled = False
 
     def start_soon(self, work: Callable[..., Awaitable[Any]], /, *args: Any) -> None:
@@ -47,7 +47,7 @@ class TaskGroup:
                 self._scopes.discard(scope)
 
     def cancel(self) -> None:
-        """End all of them, for good; does not wait for that. To be called before the nursery ends."""
+        """End all tasks for good, without waiting for that. Call this before the nursery ends."""
         self._is_cancelled = True
         for scope in self._scopes or ():
             scope.cancel()

@@ -1,18 +1,19 @@
-"""Cursors: what a subscription has acknowledged, and how that becomes durable.
+"""Cursors: the acknowledgements of a subscription, and how they become durable.
 
-An acknowledgement goes to `Acknowledgments` (single, cumulative, or by batch index), which moves the
-markDelete position when the hole behind it closes and else sets a bit in a roaring bitmap of the ledger.
-`Cursor` marks itself dirty, and `CursorLedger` writes the whole state as one entry of the cursor's own
-ledger, at most every `cursor_persist_interval_ms` and at close. Read `Acknowledged` in `acknowledged.py`
-first for the invariants, then `cursor.py`. readPosition is an attribute of the cursor that the dispatcher
-moves; it is set here only on opening and on reset.
+An acknowledgement goes to `Acknowledgments` (single, cumulative, or by batch index). It moves the markDelete
+position if the hole after it closes; otherwise it sets a bit in a roaring bitmap of the ledger. `Cursor`
+marks itself dirty, and `CursorLedger` writes the whole state as one entry of the cursor's own ledger, at
+most every `cursor_persist_interval_ms` and at close. Read `Acknowledged` in `acknowledged.py` first for the
+invariants, then `cursor.py`. readPosition is an attribute of the cursor that the dispatcher moves; this room
+sets it only on opening and on reset.
 
-Pulsar's ManagedCursorImpl with individualDeletedMessages. A state is complete in itself, so recovery reads
-the last readable entry and never replays deltas; bitmaps keep it small with millions of holes.
+The counterpart is Pulsar's ManagedCursorImpl with individualDeletedMessages. A state is self-contained, so
+recovery reads the last readable entry and never replays deltas; bitmaps keep it small with millions of
+holes.
 
-Must not be broken: a crash takes acknowledgements back to the last written state and never forward, because
-an acknowledgement that appears from nowhere is a lost message. A switch of cursor ledgers is durable in the
+Invariants: a crash takes acknowledgements back to the last written state and never forward, because an
+acknowledgement that appears from nowhere is a lost message. A switch of cursor ledgers is durable in the
 order new ledger, state, record, deletion of the old one. `bucket_properties.py` knows the names of the
-delayed index's properties only so that their ledgers go with the record; what a bucket holds belongs to
-`tracker`. Consumers and redelivery belong to the broker.
+delayed index's properties only so that their ledgers are deleted with the record; the content of a bucket
+belongs to `tracker`. Consumers and redelivery belong to the broker.
 """

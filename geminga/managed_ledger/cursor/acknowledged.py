@@ -1,6 +1,7 @@
-"""What a subscription is done with, to be asked: mark-delete, and what is acknowledged beyond it. Pure.
+"""The acknowledged entries of a subscription, for queries: mark-delete, and acknowledgements beyond it.
+Pure.
 
-Invariants: no bit stands at or before mark-delete; the entry after mark-delete is not acknowledged; every bit
+Invariants: no bit is at or before mark-delete; the entry after mark-delete is not acknowledged; every bit
 and every batch is an entry of the chain; no entry has a bit and a batch.
 """
 
@@ -18,10 +19,9 @@ from geminga.position import Position
 
 
 class Acknowledged:
-    """The state of a cursor (markDelete, and what is acknowledged beyond it) and every question about it. The
-    backlog costs O(log ledgers), a position O(1).
+    """The state of a cursor (markDelete, and the acknowledgements beyond it) and every query about it.
 
-    It is changed by `Acknowledgments` alone.
+    The backlog costs O(log ledgers), a position O(1). Only `Acknowledgments` changes it.
     """
 
     __slots__ = ("_acked", "_acked_entries", "_batches", "_chain", "_md_entry", "_md_ledger")
@@ -68,7 +68,7 @@ class Acknowledged:
         return found
 
     def nth_unacknowledged(self, number: int) -> Position | None:
-        """The backlog's entry of this number, 1 or more; None if it has not so many. O(ledgers)."""
+        """The backlog's entry of this number, 1 or more; None if the backlog is smaller. O(ledgers)."""
         chain = self._chain
         for i in range(bisect_left(chain.ids, self._md_ledger), len(chain.ids)):
             ledger_id = chain.ids[i]
@@ -87,9 +87,7 @@ class Acknowledged:
         return None
 
     def unacknowledged(self, entries: list[Entry]) -> list[Entry]:
-        """Those of a run of entries (one ledger, ascending) that are not acknowledged; often the list
-        itself.
-        """
+        """The unacknowledged entries of a run (one ledger, ascending); often the list itself."""
         if not entries:
             return entries
         first = entries[0].position
@@ -104,7 +102,7 @@ class Acknowledged:
         return [entry for entry in entries if not self.is_acknowledged(entry.position)]
 
     def acknowledged_in(self, ledger_id: int, first: int, stop: int) -> BitMap | None:
-        """Entry ids of [first, stop), all of it beyond mark-delete, that are acknowledged; None: none is."""
+        """The acknowledged entry ids in [first, stop), which is beyond mark-delete; None: none is."""
         bitmap = self._acked.get(ledger_id)
         if bitmap is None or not bitmap.range_cardinality(first, stop):
             return None
@@ -118,7 +116,7 @@ class Acknowledged:
         )
 
     def acknowledged_ranges(self) -> list[tuple[int, int, int]]:
-        """What is acknowledged beyond mark-delete, as (ledger, first entry, last entry), ascending."""
+        """Acknowledged entries beyond mark-delete, as (ledger, first entry, last entry), ascending."""
         ranges = []
         for ledger_id in sorted(self._acked):
             bitmap = self._acked[ledger_id]

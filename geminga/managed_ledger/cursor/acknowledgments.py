@@ -1,4 +1,6 @@
-"""Acknowledging: one by one, up to a position, message by message of a batch; and whole states. Pure."""
+"""Changes acknowledgements: single entries, up to a position, messages of a batch; and whole
+states. Pure.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ class Acknowledgments(Acknowledged):
     __slots__ = ()
 
     def _changed(self) -> None:
-        """Called after each change that is worth writing down."""
+        """Called after each change that should be saved."""
 
     def acknowledge(self, positions: Iterable[tuple[int, int]]) -> int:
         """Acknowledge entries one by one, in any order; returns how many were not acknowledged before."""
@@ -52,9 +54,10 @@ class Acknowledgments(Acknowledged):
         return newly
 
     def acknowledge_cumulative(self, position: tuple[int, int]) -> int:
-        """Acknowledge everything up to and with `position`; returns how many entries that was news for.
+        """Acknowledge everything up to and including `position`; returns how many entries were not
+        acknowledged before.
 
-        Nothing happens if it is at or before mark-delete, or beyond the last confirmed entry.
+        Does nothing if the position is at or before mark-delete, or beyond the last confirmed entry.
         """
         # Not cut to the tail: entries that come later would count as acknowledged without having been
         # delivered.
@@ -148,7 +151,9 @@ class Acknowledgments(Acknowledged):
         return newly
 
     def _move(self, target: Position) -> int:
-        """Move mark-delete forward to `target`, across ledgers; returns how many entries that is news for."""
+        """Move mark-delete forward to `target`, across ledgers; returns how many entries were not
+        acknowledged before.
+        """
         chain = self._chain
         at = (self._md_ledger, self._md_entry)
         if target <= at:
@@ -167,9 +172,7 @@ class Acknowledgments(Acknowledged):
         return newly
 
     def _absorb(self) -> None:
-        """Move mark-delete over the acknowledged entries that follow it, through as many ledgers as it
-        takes.
-        """
+        """Move mark-delete over the acknowledged entries that follow it, through any number of ledgers."""
         acked = self._acked
         chain = self._chain
         while acked:
@@ -219,7 +222,7 @@ class Acknowledgments(Acknowledged):
     # -- whole states -----------------------------------------------------------------------------------
 
     def restore(self, state: CursorState) -> None:
-        """Take over a state that was written down, cut to what the chain really has."""
+        """Load a saved state, cut to the entries that the chain has."""
         chain = self._chain
         self.clear(min(state.mark_delete, chain.tail))
         for ledger_id, written in state.acknowledged.items():
@@ -239,14 +242,14 @@ class Acknowledgments(Acknowledged):
                 self._batches[position] = remaining
 
     def clear(self, mark_delete: tuple[int, int]) -> None:
-        """Everything up to `mark_delete` is acknowledged and nothing after it."""
+        """Acknowledge everything up to `mark_delete` and nothing after it."""
         self._acked.clear()
         self._acked_entries = 0
         self._batches.clear()
         self._md_ledger, self._md_entry = self._chain.floor(mark_delete)
 
     def ledgers_dropped(self) -> None:
-        """The chain has lost ledgers at its front: what they held counts as acknowledged."""
+        """The chain has dropped ledgers at its front: their entries count as acknowledged."""
         first = self._chain.ids[0]
         # A slow non-durable cursor holds no ledger back, so its mark-delete may be in one that is gone.
         if self._md_ledger >= first:
