@@ -20,6 +20,38 @@ TOUR_TESTS = ("tests/e2e/tours/test_e2e_tours.py",)
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        "bodies-of-all-connections-without-a-bound",
+        "geminga/admin/http/body_memory.py",
+        "if more and self.held_bytes + more > BODIES_BYTES_MAX:",
+        "if False:",
+        ("tests/admin/http/test_http.py",),
+        "that many peers with half a body each take bounded memory",
+    ),
+    Mutant(
+        "large-messages-without-a-bound",
+        "geminga/admin/messages/shown_message.py",
+        "if self.held_bytes and self.held_bytes + size_bytes > LARGE_BYTES_MAX:",
+        "if False:",
+        ("tests/admin/messages/test_shown_message.py",),
+        "that large messages which peers do not read take bounded memory",
+    ),
+    Mutant(
+        "global-policies-without-effect",
+        "geminga/broker/policies/policies.py",
+        "return {**from_topic(record.global_policies, topic), **own} if record.global_policies else own",
+        "return own",
+        ("tests/e2e/operators/test_e2e_policies.py",),
+        "that a policy with isGlobal holds behind the topic's own",
+    ),
+    Mutant(
+        "long-looks-keep-the-interpreters-lock",
+        "geminga/broker/flow/slices.py",
+        "await trio.sleep(PAUSE_S)",
+        "await trio.lowlevel.checkpoint()",
+        ("tests/broker/flow/test_slices.py",),
+        "that the loop sleeps between the slices of a long look",
+    ),
+    Mutant(
         "subscription-without-roles-stays-listed",
         "geminga/broker/policies/permissions.py",
         "if kept else _without(subscriptions, subscription)",

@@ -127,6 +127,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "that names which clients choose do not steer the terminal",
     ),
     Mutant(
+        "copies-beyond-the-size",
+        "geminga/cli/payloads/compression.py",
+        "if len(found) != size_bytes:",
+        "if False:",
+        ("tests/cli/payloads/test_payloads.py",),
+        "that a small payload cannot unpack to any size",
+    ),
+    Mutant(
         "no-effect-untold",
         "geminga/cli/admin/admin_http.py",
         '        if warning := answer.headers.get("Warning", ""):\n',
