@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -109,9 +108,9 @@ async def test_a_slow_journal_does_not_hold_the_receipts_of_another(tmp_path: Pa
             files = bookie.journals.of(3).files
             write = files.write
 
-            def write_late(batches: Sequence[tuple[int, int, list[bytes]]], names: Sequence[Any]) -> Any:
+            def write_late(*group: Any) -> Any:
                 assert let_go.wait(SECONDS_MAX)
-                return write(batches, names)
+                return write(*group)
 
             files.write = write_late  # type: ignore[method-assign]
             slow.writer.append(b"waits")
