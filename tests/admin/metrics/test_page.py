@@ -166,3 +166,20 @@ async def test_what_goes_wrong_in_a_slice_is_told_to_all_and_the_next_page_begin
             nursery.start_soon(scrape)
     assert sorted(error.__name__ for error in errors) == ["KeyError", "ServiceNotReady", "ServiceNotReady"]
     assert await whole(pages.read(gzip=False)) == "first\n"
+
+
+async def test_scrapes_of_two_formats_at_once_get_a_page_each() -> None:
+    def begin(open_metrics: bool) -> Iterator[str]:
+        for _ in range(SLICES):
+            yield "open\n" if open_metrics else "plain\n"
+
+    pages = Pages(begin)
+    found: dict[bool, str] = {}
+
+    async def scrape(open_metrics: bool) -> None:
+        found[open_metrics] = await whole(pages.read(gzip=False, open_metrics=open_metrics))
+
+    async with trio.open_nursery() as nursery:
+        for open_metrics in (False, True):
+            nursery.start_soon(scrape, open_metrics)
+    assert found == {False: "plain\n" * SLICES, True: "open\n" * SLICES}
