@@ -143,8 +143,6 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "metrics-page-for-each-scrape",
         PAGE,
-        "page.is_whole or page.is_broken:\n                    break\n                return page\n",
-        "True:\n                    break\n",
         "            if page.open_metrics is open_metrics:\n",
         "            if False:\n",
         PAGE_TESTS,
