@@ -10,7 +10,7 @@ import struct
 from collections.abc import Sequence
 
 from geminga.wire.stored_entry import stamp_bytes
-from geminga.wire.varint import MORE, SHORT, varint
+from geminga.wire.varint import MORE, SHORT, fill_tables, varint
 
 _SIZES = struct.Struct(">II")
 _U32 = struct.Struct(">I")
@@ -33,6 +33,7 @@ class ReceiptEncoder:
     __slots__ = ("_ledger_id", "_parts", "_producer")
 
     def __init__(self, producer_id: int) -> None:
+        fill_tables()
         self._producer = b"\x08" + varint(producer_id) + b"\x10"
         self._ledger_id = _NO_LEDGER
         self._parts: dict[int, tuple[bytes, bytes]] = {}
@@ -87,6 +88,7 @@ class MessageEncoder:
 
     def __init__(self, consumer_id: int, partition_index: int = -1, *, keep_stamp: bool = False) -> None:
         """`partition_index` -1: none. `keep_stamp`: the client wants the broker entry metadata, too."""
+        fill_tables()
         self._consumer = b"\x08" + varint(consumer_id)
         self._partition = b"\x18" + varint(partition_index) if partition_index >= 0 else b""
         self._keep_stamp = keep_stamp

@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
-_LOW = [bytes((n,)) for n in range(0x80)]
 # Tables: a loop over seven-bit groups costs more than the rest of a receipt's encoding.
-_TWO = [bytes((n & 0x7F | 0x80, n >> 7)) for n in range(0x4000)]
-MORE = [bytes((n & 0x7F | 0x80, n >> 7 | 0x80)) for n in range(0x4000)]
-"""The two low groups of seven bits of a number with further groups."""
-SHORT = _LOW + _TWO[0x80:]
+MORE: list[bytes] = []
+"""The two low groups of seven bits of a number with further groups. Empty before `fill_tables`."""
+SHORT: list[bytes] = []
+"""Whole varints of up to two bytes. Empty before `fill_tables`."""
+
+
+def fill_tables() -> None:
+    """Make the tables, once; called before anything is encoded with them."""
+    # Not when the module is imported: they take 1.7 MiB and 5 ms, and an idle broker needs neither.
+    if not MORE:
+        SHORT.extend(map(_written, range(0x4000)))
+        MORE.extend(bytes((n & 0x7F | 0x80, n >> 7 | 0x80)) for n in range(0x4000))
 
 
 def varint(value: int) -> bytes:
     """`value`, which must be in [0, 2^64), as protobuf writes it."""
     assert value >= 0
+    if not MORE:
+        fill_tables()
     if value < 0x4000:
         return SHORT[value]
     if value < 0x1000_0000:
         return MORE[value & 0x3FFF] + SHORT[value >> 14]
     return MORE[value & 0x3FFF] + MORE[value >> 14 & 0x3FFF] + varint(value >> 28)
+
+
+def _written(value: int) -> bytes:
+    groups = bytearray()
+    while value >= 0x80:
+        groups.append(value & 0x7F | 0x80)
+        value >>= 7
+    groups.append(value)
+    return bytes(groups)
 
 
 def scan_varint(data: bytes, at: int) -> tuple[int, int]:
