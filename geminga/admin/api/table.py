@@ -35,7 +35,7 @@ from geminga.admin.view.broker import BrokerView
 def router_for(view: BrokerView) -> Router:
     """A router that answers from this broker."""
     router = Router()
-    IndexRoutes().add_to(router)
+    IndexRoutes(view).add_to(router)
     BrokerRoutes(view, view.namespaces, view.process, view.dynamic).add_to(router)
     BrokerStatsRoutes(view, view.namespaces, view.statistics, view.process, view.loaded).add_to(router)
     ClusterRoutes(view, view.namespaces, view.documents).add_to(router)

@@ -1,32 +1,23 @@
-"""The front page of the web port, for a user with a browser."""
+"""The page at `/` of the web port, for a person with a browser."""
 
 from __future__ import annotations
 
-from geminga import __version__
-from geminga.admin.http.router import Request, Response, Router, text_response
-
-LINKS = (
-    ("/admin/v2/brokers/health", "is the broker well"),
-    ("/admin/v2/clusters", "clusters"),
-    ("/admin/v2/tenants", "tenants"),
-    ("/admin/v2/namespaces/public", "namespaces of the tenant public"),
-    ("/admin/v2/persistent/public/default", "topics of public/default"),
-    ("/admin/v2/brokers/configuration/runtime", "configuration"),
-    ("/metrics", "metrics for Prometheus"),
-)
+from geminga.admin.front.overview import overview
+from geminga.admin.front.page import CONTENT_POLICY, page
+from geminga.admin.http.router import Request, Response, Router
+from geminga.admin.routes.addresses import Addresses
+from geminga.admin.view.broker import BrokerView
 
 
 class IndexRoutes:
+    def __init__(self, view: BrokerView) -> None:
+        self._view = view
+
     def add_to(self, router: Router) -> None:
         router.add("GET", "/", self.index)
 
     async def index(self, request: Request) -> Response:
-        links = "\n".join(f'<li><a href="{path}">{path}</a> {text}</li>' for path, text in LINKS)
-        return text_response(
-            "<!doctype html>\n<html lang=en><title>Geminga</title>\n"
-            f"<h1>Geminga {__version__}</h1>\n"
-            "<p>The admin API (Pulsar's REST API v2) and the metrics of this broker. "
-            "Clients connect to the other port, with pulsar://.</p>\n"
-            f"<ul>\n{links}\n</ul>\n",
-            "text/html; charset=utf-8",
-        )
+        service_url = Addresses(self._view, request.local_host).binary
+        html = page(await overview(self._view), service_url)
+        headers = (("Content-Security-Policy", CONTENT_POLICY), ("Cache-Control", "no-store"))
+        return Response(200, html.encode(), "text/html; charset=utf-8", headers)
