@@ -27,7 +27,8 @@ def lookup(session: Session, command: pb.CommandLookupTopic) -> None:
         figures.lookup_failed()
     else:
         figures.lookups.add((session.rooms.clock.monotonic_s() - began_s) * 1000)
-        answer = encoder.lookup(command.request_id, session.service_url)
+        # As a standalone Pulsar: the client stays on the address by which it came, say a mapped port.
+        answer = encoder.lookup(command.request_id, session.service_url, proxy_through_service_url=True)
     session.outbox.write(answer)
 
 

@@ -120,6 +120,7 @@ def test_lookup_names_this_broker(session: BinarySession, broker: Endpoints, top
     assert answer.response == pb.CommandLookupTopicResponse.Connect
     assert answer.authoritative
     assert answer.brokerServiceUrl.endswith(f":{broker.binary_address[1]}")
+    assert answer.proxy_through_service_url, "the client stays on the address that it has, say a mapped port"
 
 
 def test_lookup_of_a_bad_name(session: BinarySession) -> None:
