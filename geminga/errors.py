@@ -71,6 +71,20 @@ class NotAllowed(PeerError):
     http_status = 405
 
 
+class OperatorOnly(PeerError):
+    """Only the operator may ask for this, and the broker was given no token to know one by."""
+
+    server_error = ServerError.AUTHORIZATION
+    http_status = 403
+
+
+class OperatorTokenWrong(PeerError):
+    """The operator's token is missing in a request, or is another one."""
+
+    server_error = ServerError.AUTHENTICATION
+    http_status = 401
+
+
 class UnsupportedCommand(PeerError):
     """A command of the protocol that this broker does not serve (yet)."""
 

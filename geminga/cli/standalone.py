@@ -31,7 +31,8 @@ from geminga.cli.broker_log import BrokerLog
 from geminga.cli.output_thread import Streams, streams_on_threads
 from geminga.config.config import Config, ConfigError
 from geminga.config.file import ConfigFile, Property, parse
-from geminga.config.loading import Loaded, load
+from geminga.config.loading import Loaded, is_container, load
+from geminga.config.operator_token import NO_OPERATOR_TOKEN, OperatorToken
 from geminga.errors import CorruptData, StorageError
 
 if TYPE_CHECKING:
@@ -76,7 +77,8 @@ def parser(kind: type[Parser]) -> Parser:
     add(
         "--chaos",
         action="store_true",
-        help="allow any HTTP client to delete, truncate or damage parts of the delayed index, for tests",
+        help="allow HTTP clients on this machine, and those with $GEMINGA_OPERATOR_TOKEN, to delete, cut "
+        "or damage parts of the delayed index, for tests",
     )
     add(
         "--log-level",
@@ -133,7 +135,13 @@ def _run(flags: argparse.Namespace, streams: Streams, broker_log: BrokerLog) -> 
             file=sys.stderr,
         )
         return EXIT_DATA_DIRECTORY
-    broker = _Broker(loaded.config, data_dir, has_banner=flags.log_format == "text")
+    broker = _Broker(
+        loaded.config,
+        data_dir,
+        has_banner=flags.log_format == "text",
+        operator_token=loaded.operator_token,
+        lines_when_ready=_container_lines(flags) if is_container(os.environ) else (),
+    )
     try:
         trio.run(broker.run, streams, broker_log)
     except BaseExceptionGroup as group:
@@ -174,6 +182,12 @@ def memory_mb(text: str) -> int:
     return int(digits) * (1024 if unit == "G" else 1)
 
 
+def _container_lines(flags: argparse.Namespace) -> Sequence[str]:
+    from geminga.config.container import NO_FUNCTIONS, READY_LINES  # no other start needs it
+
+    return READY_LINES if flags.no_functions_worker else (*READY_LINES, NO_FUNCTIONS)
+
+
 def _read_file(name: str) -> ConfigFile:
     from geminga.storage.disk import RealDisk
 
@@ -188,10 +202,21 @@ def _read_file(name: str) -> ConfigFile:
 class _Broker:
     """One run of the server, and what is said about it."""
 
-    def __init__(self, config: Config, data_dir: str, *, has_banner: bool = True) -> None:
+    def __init__(
+        self,
+        config: Config,
+        data_dir: str,
+        *,
+        has_banner: bool = True,
+        operator_token: OperatorToken = NO_OPERATOR_TOKEN,
+        lines_when_ready: Sequence[str] = (),
+    ) -> None:
+        """`lines_when_ready` go to the log then."""
         self._config = config
         self._data_dir = data_dir
         self._has_banner = has_banner
+        self._operator_token = operator_token
+        self._lines_when_ready = lines_when_ready
         self._ready = False
 
     async def run(self, streams: Streams, broker_log: BrokerLog) -> None:
@@ -200,7 +225,11 @@ class _Broker:
         from geminga.server.server import serve
 
         start = functools.partial(
-            serve, self._config, data_dir=self._data_dir, dropped_log_lines=streams.dropped_lines
+            serve,
+            self._config,
+            data_dir=self._data_dir,
+            dropped_log_lines=streams.dropped_lines,
+            operator_token=self._operator_token,
         )
         with trio.open_signal_receiver(*_stop_signals()) as signals:
             async with trio.open_nursery() as listening:
@@ -230,6 +259,8 @@ class _Broker:
             )
         else:
             log.info("ready after %d ms: %s, %s, data in %s", startup_ms, binary, web, self._data_dir)
+        for line in self._lines_when_ready:
+            log.info("%s", line)
         event = {
             "event": "ready",
             "binary": binary,

@@ -1,10 +1,10 @@
 """Builds a `Config` from the user's settings.
 
-There are four sources, and a later one overrides an earlier one: the default of the field, a file in Java
-properties syntax, the environment (a plain key, or one with the prefix `PULSAR_PREFIX_`, as in Pulsar's
-container images), and flags. No source is silently wrong: an invalid value or an unknown key is an error
-that names its source and the allowed values. A key that Pulsar knows and this broker does not serve is
-accepted and reported once.
+There are four sources, and a later one overrides an earlier one: the default of the field (the image has some
+of its own, `container.py`), a file in Java properties syntax, the environment (a plain key, or one with the
+prefix `PULSAR_PREFIX_`, as in Pulsar's container images), and flags. No source is silently wrong: an invalid
+value or an unknown key is an error that names its source and the allowed values. A key that Pulsar knows and
+this broker does not serve is accepted and reported once.
 
 An empty value means "not set", as in Pulsar.
 """
@@ -17,16 +17,26 @@ from typing import Any, NamedTuple
 from geminga.config.config import Config, ConfigError
 from geminga.config.file import ConfigFile, Property
 from geminga.config.memory_budget import beyond_budget
+from geminga.config.operator_token import NO_OPERATOR_TOKEN, OperatorToken, operator_token
 from geminga.config.relations import broken_relations
 from geminga.config.values import Setting, parse, settings
 
 ENVIRONMENT_PREFIX = "PULSAR_PREFIX_"
 
 
+CONTAINER_VARIABLE = "GEMINGA_CONTAINER"
+"""Set by the image of the container."""
+
+
+def is_container(environment: Mapping[str, str]) -> bool:
+    return bool(environment.get(CONTAINER_VARIABLE))
+
+
 class Loaded(NamedTuple):
     config: Config
     notices: list[str]
     """Notices that need no action of the user, each to be logged once."""
+    operator_token: OperatorToken = NO_OPERATOR_TOKEN
 
 
 OLD_KEYS = {"journalDirectory": "journalDirectories"}
@@ -59,6 +69,11 @@ def load(
 
     strict = [*(file.properties if file else ()), *flags]
     ordered = [*(file.properties if file else ()), *_from_environment(environment, known), *flags]
+    token = NO_OPERATOR_TOKEN
+    try:
+        token = operator_token(environment)
+    except ValueError as error:
+        problems.append(str(error))
     # The present key wins over the old one, wherever each is given.
     ordered.sort(key=lambda given: given.key not in OLD_KEYS)
     for given in ordered:
@@ -79,6 +94,13 @@ def load(
                 values[setting.attribute] = parse(setting, given.value)
             except ValueError as error:
                 problems.append(f"{given.source}: {given.key} = {given.value!r} is not allowed: {error}")
+    if is_container(environment):
+        from geminga.config.container import container_defaults  # no other start needs it
+
+        of_container = container_defaults(environment)
+        notices += of_container.notices
+        for given in of_container.properties:
+            values.setdefault(known[given.key].attribute, parse(known[given.key], given.value))
     config = Config(**values)
     if unserved:
         from geminga.config import foreign as config_foreign
@@ -95,7 +117,7 @@ def load(
             notices.append(f"{too_large}. The broker will take that much.")
     if problems:
         raise ConfigError(problems)
-    return Loaded(config, notices)
+    return Loaded(config, notices, token)
 
 
 def _from_environment(environment: Mapping[str, str], known: Mapping[str, Setting]) -> list[Property]:

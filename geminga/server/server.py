@@ -37,6 +37,7 @@ from geminga.broker.topic.topics import Topics
 from geminga.clock import Clock, RealClock
 from geminga.config.config import Config
 from geminga.config.memory_budget import memory_parts
+from geminga.config.operator_token import NO_OPERATOR_TOKEN, OperatorToken
 from geminga.delivery_log.delivery_log import DeliveryLog
 from geminga.delivery_log.shipping import Shipping
 from geminga.errors import StorageError
@@ -92,13 +93,14 @@ async def serve(
     *,
     data_dir: str,
     dropped_log_lines: Callable[[], int] = lambda: 0,
+    operator_token: OperatorToken = NO_OPERATOR_TOKEN,
     task_status: trio.TaskStatus[Addresses] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run a broker on `data_dir` until cancelled; then stop in order and return.
 
-    `dropped_log_lines` returns, for the metrics, the number of dropped log lines. `task_status` gets the
-    ports once both answer. Raises `OSError` when a port is taken, `StorageError` when the directory cannot
-    be used or its disk fails while running.
+    `dropped_log_lines` returns, for the metrics, the number of dropped log lines. `operator_token` opens the
+    operator's routes beyond loopback. `task_status` gets the ports once both answer. Raises `OSError` when
+    a port is taken, `StorageError` when the directory cannot be used or its disk fails while running.
     """
     # Ports are bound before the data directory is touched: if one is taken, no recovery has run for nothing.
     files_max = raise_files_max()
@@ -111,7 +113,10 @@ async def serve(
             binary = _bind(listening, wanted.host, wanted.binary_port)
             web = _bind(listening, wanted.host, wanted.web_port)
             with trio.CancelScope(shield=True):
-                await _serve(config, data_dir, division, dropped_log_lines, binary, web, stop, task_status)
+                process = functools.partial(
+                    Process, dropped_log_lines=dropped_log_lines, operator_token=operator_token
+                )
+                await _serve(config, data_dir, division, process, binary, web, stop, task_status)
 
 
 @contextlib.asynccontextmanager
@@ -194,7 +199,7 @@ async def _serve(
     config: Config,
     data_dir: str,
     division: Division,
-    dropped_log_lines: Callable[[], int],
+    process_of: Callable[..., Process],
     binary: list[socket.socket],
     web: list[socket.socket],
     stop: trio.CancelScope,
@@ -258,7 +263,7 @@ async def _serve(
             backup = Backup(disk, data_dir, metadata, metadata_values, bookie, indexes)
             health = HealthCheck(rooms, watch.gone)
             with stop, LoopEdges(bookie.journals, rooms.outgoing, rooms.figures.turns).followed():
-                process = Process(memory, backup, health, dropped_log_lines)
+                process = process_of(memory, backup, health)
                 doors = _Doors(binary, web, division)
                 # From here on a storage that lacks a descriptor waits for one, and idle connections are
                 # closed for it. Before, no connection could give one back, and an error says so at once.

@@ -236,4 +236,20 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/broker/operator/test_delayed_view.py",),
         "that nothing is said to wait for nothing where no consumer is connected",
     ),
+    Mutant(
+        "an-empty-operator-token-opens",
+        "geminga/config/operator_token.py",
+        "if not self._token or authorization",
+        "if authorization",
+        ("tests/config/test_operator_token.py",),
+        "that a broker without a token lets in no empty one",
+    ),
+    Mutant(
+        "damage-is-not-for-operators-only",
+        "geminga/admin/routes/delayed.py",
+        "        self._gate.check(request)\n",
+        "",
+        ("tests/docker/test_operator_access.py",),
+        "that nothing is broken from another machine without the token",
+    ),
 )

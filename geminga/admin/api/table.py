@@ -58,7 +58,7 @@ def router_for(view: BrokerView) -> Router:
     TopicClusterRoutes(view.namespaces, view.policies, view.topics).add_to(router)
     LookupRoutes(view, view.namespaces, view.topics).add_to(router)
     MetricsRoutes(view, view.statistics, view.process).add_to(router)
-    DelayedRoutes(view.delayed).add_to(router)
+    DelayedRoutes(view.delayed, view.process).add_to(router)
     BackupRoutes(view.process).add_to(router)
     AboutRoutes(router).add_to(router)
     return router

@@ -21,7 +21,7 @@ from geminga.admin.http.body_memory import BodyMemory, TooManyBodies
 from geminga.admin.http.own_host import OwnHost
 from geminga.admin.http.router import MethodNotAllowed, Request, Response
 from geminga.admin.http.streaming import unless_gone
-from geminga.errors import GemingaError, PeerError
+from geminga.errors import GemingaError, OperatorTokenWrong, PeerError
 from geminga.limits import KIB, MIB
 
 log = logging.getLogger("geminga.admin")
@@ -277,6 +277,7 @@ class _Connection:
                 self._local_host,
                 accepts_gzip=_accepts_gzip(head),
                 accept=_header(head, b"accept"),
+                authorization=_header(head, b"authorization"),
             )
             response = await self._application(request)
             if response.parts is not None:
@@ -284,6 +285,8 @@ class _Connection:
             return response
         except MethodNotAllowed as error:
             return _error(405, str(error), ("Allow", error.allowed))
+        except OperatorTokenWrong as error:
+            return _error(error.http_status, str(error), ("WWW-Authenticate", "Bearer"))
         except GemingaError as error:
             if error.http_status >= 500 and not isinstance(error, PeerError):
                 log.warning("%s %s: %s", method, target, error)

@@ -55,7 +55,17 @@ class MethodNotAllowed(PeerError):
 class Request:
     """One request, its body read. `parameters` come from the path, `query` from behind the question mark."""
 
-    __slots__ = ("accept", "accepts_gzip", "body", "local_host", "method", "parameters", "query", "segments")
+    __slots__ = (
+        "accept",
+        "accepts_gzip",
+        "authorization",
+        "body",
+        "local_host",
+        "method",
+        "parameters",
+        "query",
+        "segments",
+    )
 
     def __init__(
         self,
@@ -66,8 +76,9 @@ class Request:
         *,
         accepts_gzip: bool = False,
         accept: str = "",
+        authorization: str = "",
     ) -> None:
-        """`accept` is that header. Raises `BadRequest` for a target that is no path."""
+        """`accept` and `authorization` are headers. Raises `BadRequest` for a target that is no path."""
         path, _, query = target.partition("?")
         if not path.startswith("/"):
             raise BadRequest("the request target must be a path")
@@ -90,6 +101,7 @@ class Request:
         self.body = body
         self.accepts_gzip = accepts_gzip
         self.accept = accept
+        self.authorization = authorization
         self.local_host = local_host
         self.parameters: Mapping[str, str] = {}
 

@@ -20,7 +20,9 @@ from geminga.admin.http.router import (
 )
 from geminga.admin.http.streaming import in_parts
 from geminga.admin.routes.names import subscription_of, topic_of
+from geminga.admin.routes.operator_gate import OperatorGate
 from geminga.admin.view.delayed import DelayedView
+from geminga.admin.view.process import ProcessView
 from geminga.broker.operator.delayed_statistics import BucketInfo, SegmentInfo
 from geminga.broker.operator.delayed_verify import VerifiedBucket
 from geminga.chaos.bucket_damage import Damage
@@ -41,8 +43,9 @@ DAMAGES: tuple[Damage, ...] = ("lose", "truncate", "corrupt")
 
 
 class DelayedRoutes:
-    def __init__(self, view: DelayedView) -> None:
+    def __init__(self, view: DelayedView, process: ProcessView) -> None:
         self._view = view
+        self._gate = OperatorGate(process)
 
     def add_to(self, router: Router) -> None:
         router.add("POST", "/geminga/delayed/verify", self.verify)
@@ -163,8 +166,9 @@ class DelayedRoutes:
 
     async def damage(self, how: Damage, request: Request) -> Response:
         """Body: {"ledgerId": of the bucket's own ledger, "quietly": whether the broker is to find out by
-        itself}, or nothing for the first bucket.
+        itself}, or nothing for the first bucket. For an operator only.
         """
+        self._gate.check(request)
         body = _object(request)
         given, quietly = body.get("ledgerId"), body.get("quietly", False)
         if not isinstance(quietly, bool):

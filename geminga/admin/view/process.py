@@ -7,10 +7,14 @@ from typing import Protocol
 
 from geminga.broker.flow.statistics import BackupReport, MemoryStatistics
 from geminga.broker.operator.health import HealthReport
+from geminga.config.operator_token import OperatorToken
 
 
 class ProcessView(Protocol):
     """Only the composition root knows all the rooms that these calls concern."""
+
+    @property
+    def operator_token(self) -> OperatorToken: ...
 
     def memory(self) -> MemoryStatistics: ...
 

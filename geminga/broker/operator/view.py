@@ -13,6 +13,7 @@ from geminga.broker.operator.statistics import StatisticsOperator
 from geminga.broker.operator.subscriptions import SubscriptionsOperator
 from geminga.broker.operator.topics import TopicsOperator
 from geminga.broker.policies.documents import Documents
+from geminga.config.operator_token import NO_OPERATOR_TOKEN, OperatorToken
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -33,6 +34,7 @@ class Process(NamedTuple):
     backup: Callable[[str], Awaitable[BackupReport]]
     health: Callable[[], Awaitable[HealthReport]]
     dropped_log_lines: Callable[[], int]
+    operator_token: OperatorToken = NO_OPERATOR_TOKEN
 
 
 class View:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from geminga.cli.arguments.options import WEB_URL_VARIABLE
+from geminga.cli.arguments.options import WEB_URL_VARIABLE, operator_headers
 from geminga.cli.client.addresses import START_ONE, web_url
 from geminga.cli.client.errors import ClientError
 from geminga.client import admin
@@ -66,6 +66,8 @@ class Admin:
             {key: _text(value) for key, value in query.items() if value is not None}, doseq=True
         )
         request = Request(f"{self.url}{path}{'?' if asked else ''}{asked}", method=method)
+        for name, value in operator_headers(path).items():
+            request.add_header(name, value)
         if body is not None:
             raw = body if isinstance(body, Raw) else Raw(json.dumps(body).encode())
             request.add_header("Content-Type", raw.media_type)

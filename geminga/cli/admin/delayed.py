@@ -24,7 +24,7 @@ from geminga.cli.admin.delayed_text import (
     time_text,
     width_text,
 )
-from geminga.cli.arguments.options import add_web_url, duration_ms, positive
+from geminga.cli.arguments.options import add_web_url, duration_ms, operator_headers, positive
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
 from geminga.cli.client.addresses import web_url
 from geminga.cli.client.errors import ClientError
@@ -135,7 +135,8 @@ def _ask(
     except ClientError as error:
         raise Refused(str(error)) from None
     data = None if body is None else json.dumps(body).encode()
-    request = Request(url, data=data, headers={"Content-Type": "application/json"}, method=method)
+    headers = {"Content-Type": "application/json", **operator_headers(path)}
+    request = Request(url, data=data, headers=headers, method=method)
     try:
         with urlopen(request, timeout=SECONDS_MAX) as response:
             answer = response.read()

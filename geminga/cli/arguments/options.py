@@ -8,6 +8,7 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, invalid_choice
+from geminga.config.operator_token import OPERATOR_TOKEN_VARIABLE, TOKEN_CHARACTERS_MAX
 
 DEFAULT_URL = "pulsar://127.0.0.1:6650"
 URL_VARIABLE = "GEMINGA_URL"
@@ -34,6 +35,33 @@ def add_web_url(parser: argparse.ArgumentParser) -> None:
         default=default_web_url(),
         help=f"the broker, http:// or pulsar:// (default: ${WEB_URL_VARIABLE} or {DEFAULT_WEB_URL})",
     )
+    parser.add_argument(
+        "--operator-token-file",
+        metavar="FILE",
+        type=operator_token_file,
+        help=f"where the token of a broker elsewhere is, for what only its operator may do "
+        f"(default: the token in ${OPERATOR_TOKEN_VARIABLE})",
+    )
+
+
+def operator_headers(path: str) -> dict[str, str]:
+    """The operator's token as a header, for the routes that take it: all of them are Geminga's own."""
+    token = os.environ.get(OPERATOR_TOKEN_VARIABLE, "").strip()
+    return {"Authorization": f"Bearer {token}"} if token and path.startswith("/geminga/") else {}
+
+
+def operator_token_file(name: str) -> str:
+    """The token in a file takes the place of the one in the environment."""
+    try:
+        with open(name, encoding="ascii") as file:
+            token = file.read(TOKEN_CHARACTERS_MAX + 2).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "this is no ASCII text"
+        raise argparse.ArgumentTypeError(f"{name}: {reason}") from None
+    if not token or len(token) > TOKEN_CHARACTERS_MAX or not token.isprintable() or " " in token:
+        raise argparse.ArgumentTypeError(f"{name}: expected one line with the operator's token")
+    os.environ[OPERATOR_TOKEN_VARIABLE] = token
+    return name
 
 
 def add_url(parser: argparse.ArgumentParser) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from geminga.admin.http.router import BadRequest, NotFound, Request, Router
 from geminga.admin.routes.delayed import DelayedRoutes
+from geminga.admin.view.process import ProcessView
 from geminga.limits import DUE_MS_MAX
 
 ROOT = "/geminga/delayed/persistent/public/default/orders/subscription/s"
@@ -39,7 +40,7 @@ def view() -> NoView:
 @pytest.fixture
 def router(view: NoView) -> Router:
     made = Router()
-    DelayedRoutes(view).add_to(made)  # type: ignore[arg-type]
+    DelayedRoutes(view, cast("ProcessView", None)).add_to(made)  # type: ignore[arg-type]
     return made
 
 

@@ -16,6 +16,7 @@ import trio
 from geminga.cli import standalone
 from geminga.cli.arguments.parser import EXIT_USAGE, Parser
 from geminga.config.config import Config
+from geminga.config.operator_token import OperatorToken
 from geminga.config.values import settings
 from geminga.server import server
 from geminga.server.server import Addresses
@@ -51,6 +52,7 @@ def test_every_key_of_the_file_reaches_the_server(
         *,
         data_dir: str,
         dropped_log_lines: Callable[[], int],
+        operator_token: OperatorToken,
         task_status: trio.TaskStatus[Addresses],
     ) -> None:
         given.append((config, data_dir))
