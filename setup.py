@@ -1,18 +1,30 @@
-"""The README for a package index: pyproject.toml has everything else.
+"""What pyproject.toml cannot say: the README for a package index, and builds that always give the same bytes.
 
 A package index shows README.md without the files beside it, and the project has no public URL for links to
 lead to. So links to files become the names of the files, which the source distribution has, and pictures are
 left out. Once there is a public URL, links can become absolute here.
+
+Archives hold times, modes, owners and orders of files, which differ from checkout to checkout. Here all of
+them are fixed, so the same commit gives the same wheel and the same source distribution, also when they are
+built from an unpacked source distribution. `SOURCE_DATE_EPOCH` sets another time.
 """
 
+import gzip
+import os
 import re
+import tarfile
 from pathlib import Path
 
 from setuptools import setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
 
 PICTURE = re.compile(r"^!\[[^]]*\]\((?!https?:)[^)]+\)\n\n?", re.MULTILINE)
 FILE_LINK = re.compile(r"\[([^]]*)\]\((?!https?:)([^)#]*)(?:#[^)]*)?\)")
 HINT = "*Files named on this page, such as `docs/settings.md`, are in the source distribution.*"
+TIME_VARIABLE, TIME_S = "SOURCE_DATE_EPOCH", 1767225600
+"""2026-01-01; a zip file has no time before 1980."""
 
 
 def named(link: re.Match[str]) -> str:
@@ -29,8 +41,53 @@ def for_package_index(readme: str) -> str:
     return f"{title}\n\n{HINT}\n" + FILE_LINK.sub(named, PICTURE.sub("", rest))
 
 
+def plain_mode(mode: int) -> int:
+    """The mode that a file has in an archive, whatever the umask of the checkout was."""
+    return 0o755 if mode & 0o100 else 0o644
+
+
+def set_plain_modes(directory: str) -> None:
+    for path in Path(directory).rglob("*"):
+        if path.is_file():
+            path.chmod(plain_mode(path.stat().st_mode))
+
+
+class PlainBuild(build_py):
+    def run(self) -> None:
+        super().run()
+        set_plain_modes(self.build_lib)
+
+
+class PlainWheel(bdist_wheel):
+    def egg2dist(self, egginfo_path: str, distinfo_path: str) -> None:
+        super().egg2dist(egginfo_path, distinfo_path)
+        set_plain_modes(distinfo_path)
+
+
+class PlainSource(sdist):
+    def make_archive(self, base_name, format, root_dir=None, base_dir=None, owner=None, group=None):  # type: ignore[no-untyped-def]
+        time_s = int(os.environ[TIME_VARIABLE])
+
+        def plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
+            member.mtime, member.uid, member.gid, member.uname, member.gname = time_s, 0, 0, "", ""
+            member.mode = 0o755 if member.isdir() else plain_mode(member.mode)
+            return member
+
+        name = f"{base_name}.tar.gz"
+        with (
+            open(name, "wb") as file,
+            gzip.GzipFile("", "wb", fileobj=file, mtime=time_s) as packed,
+            tarfile.open(fileobj=packed, mode="w") as archive,
+        ):
+            archive.add(base_dir, filter=plain)  # goes through directories by name
+        return name
+
+
 if __name__ == "__main__":
+    os.environ.setdefault(TIME_VARIABLE, str(TIME_S))
+    os.umask(0o022)
     setup(
         long_description=for_package_index(Path(__file__).with_name("README.md").read_text(encoding="utf-8")),
         long_description_content_type="text/markdown",
+        cmdclass={"build_py": PlainBuild, "bdist_wheel": PlainWheel, "sdist": PlainSource},
     )

@@ -1,3 +1,35 @@
-"""Geminga: a message broker that speaks Apache Pulsar's protocol."""
+"""Geminga: a message broker that speaks Apache Pulsar's protocol.
+
+For programs: `ChildBroker` runs a broker as a child process, `read_topic` reads a topic without Spark (with
+the extra `geminga[spark]`). Everything else in the package may change with any version.
+"""
+
+TYPE_CHECKING = False  # importing `typing` would be most of the cost of this import
+if TYPE_CHECKING:
+    from geminga.child_broker import BrokerFailed as BrokerFailed
+    from geminga.child_broker import ChildBroker as ChildBroker
+    from geminga.pipeline import read_topic as read_topic
 
 __version__ = "0.1.0"
+
+_PLACES = {
+    "BrokerFailed": "geminga.child_broker",
+    "ChildBroker": "geminga.child_broker",
+    "read_topic": "geminga.pipeline",
+}
+"""Modules that are imported with the first use of a name."""
+
+__all__ = ["BrokerFailed", "ChildBroker", "__version__", "read_topic"]
+
+
+def __getattr__(name: str) -> object:
+    place = _PLACES.get(name)
+    if place is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(place), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

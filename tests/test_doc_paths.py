@@ -47,7 +47,7 @@ def file_exists(text: Path, name: str) -> bool:
 def module_exists(text: Path, name: str) -> bool:
     """Whether a dotted name leads to a module or a package that has what comes behind it."""
     parts = name.split(".")
-    for count in range(len(parts), 1, -1):
+    for count in range(len(parts), 0, -1):
         path = ROOT.joinpath(*parts[:count])
         source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
         if path.is_dir() or source.is_file():
