@@ -1,4 +1,6 @@
-"""Compiles `geminga.proto` to `pulsar_pb2.py` and `pulsar_pb2.pyi`: `python -m geminga.wire.compile_proto`.
+"""Compiles `geminga/wire/geminga.proto` to `pulsar_pb2.py` and `pulsar_pb2.pyi`.
+
+    python -m geminga.wire.compile_proto
 
 Needs grpcio-tools (extra `test`). The result is in the repository, so that a broker does not need
 grpcio-tools.

@@ -1,0 +1,87 @@
+"""Our boards and alert rules ask for metrics that exist; `python -m tests.docker.boards` runs every query."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BOARDS = sorted((ROOT / "docker/grafana/dashboards").glob("*.json"))
+RULES = ROOT / "docker/prometheus/rules.yml"
+WORDS = {
+    *("sum", "rate", "increase", "topk", "histogram_quantile", "vector", "by", "or", "on", "and"),
+    *(
+        "label_values",
+        "le",
+        "topic",
+        "type",
+        "state",
+        "instance",
+        "subscription",
+        "quantile",
+        "success",
+        "job",
+    ),
+    "up",
+}
+"""Functions, labels, and what Prometheus knows itself."""
+PARTS = re.compile(r"_(bucket|sum|count)$")
+
+
+def names_in(query: str) -> set[str]:
+    bare = re.sub(r'"[^"]*"|\[[^\]]*\]|\$\w+', " ", query)
+    return set(re.findall(r"[a-zA-Z_]\w*", bare)) - WORDS
+
+
+def documented() -> set[str]:
+    return set(re.findall(r"`(\w+)`", (ROOT / "docs/metrics.md").read_text()))
+
+
+def queries_of(board: dict[str, Any]) -> list[str]:
+    return [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+
+
+@pytest.mark.parametrize("path", BOARDS, ids=lambda path: path.stem)
+def test_a_board_asks_for_metrics_that_exist(path: Path) -> None:
+    board = json.loads(path.read_text())
+    known = documented()
+    for query in queries_of(board):
+        assert names_in(query), query
+        for name in names_in(query):
+            assert name in known or PARTS.sub("", name) in known, (query, name)
+
+
+@pytest.mark.parametrize("path", BOARDS, ids=lambda path: path.stem)
+def test_a_board_is_one_that_grafana_provisions(path: Path) -> None:
+    board = json.loads(path.read_text())
+    assert board["uid"] == path.stem
+    assert board["schemaVersion"] >= 36
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+    places = []
+    for panel in board["panels"]:
+        assert {"type", "title", "gridPos", "targets", "fieldConfig", "options", "datasource"} <= set(panel)
+        at = panel["gridPos"]
+        assert at["x"] + at["w"] <= 24
+        places += [
+            (x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])
+        ]
+    assert len(set(places)) == len(places), "panels overlap"
+
+
+def test_alerts_ask_for_metrics_that_exist_and_say_what_to_do() -> None:
+    text = RULES.read_text()
+    queries = re.findall(
+        r"^        expr: (?:>-\n)?((?:.*\n)+?)(?=        (?:for|labels):)", text, re.MULTILINE
+    )
+    alerts = re.findall(r"- alert: (\w+)", text)
+    assert len(queries) == len(alerts) == text.count("          next: ") == 9
+    known = documented()
+    for query in queries:
+        for name in names_in(query):
+            assert name in known or PARTS.sub("", name) in known, (query, name)
+    tested = (ROOT / "docker/prometheus/rules_test.yml").read_text()
+    assert set(alerts) == set(re.findall(r"alertname: (\w+)", tested))
