@@ -46,13 +46,15 @@ def file_exists(text: Path, name: str) -> bool:
 
 def module_exists(text: Path, name: str) -> bool:
     """Whether a dotted name leads to a module or a package that has what comes behind it."""
+    if (text.parent / name).is_file():
+        return True
     parts = name.split(".")
     for count in range(len(parts), 0, -1):
         path = ROOT.joinpath(*parts[:count])
         source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
         if path.is_dir() or source.is_file():
             return count == len(parts) or re.search(rf"\b{parts[count]}\b", source.read_text()) is not None
-    return (text.parent / name).is_file()
+    return False
 
 
 def said_in(module: str) -> Iterator[tuple[int, str]]:
