@@ -56,7 +56,7 @@ EXAMPLES: list[tuple[Record, bytes]] = [
     ),
     (
         TopicPoliciesRecord(policies={"message_ttl_s": 10}),
-        b'{"record":"topic-policies","policies":{"message_ttl_s":10},"format":1}',
+        b'{"record":"topic-policies","policies":{"message_ttl_s":10},"global_policies":{},"format":1}',
     ),
     (
         ManagedLedgerRecord(

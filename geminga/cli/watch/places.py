@@ -33,6 +33,7 @@ class Place(NamedTuple):
     bytes_by_part: dict[str, int]
     files: int
     file_system_bytes: int
+    """Without what the file system keeps for itself: a writer never gets that."""
     free_bytes: int
     index_damaged: bool
 
@@ -49,7 +50,7 @@ def look(path: str) -> Place:
         while not os.path.isdir(above):
             above = os.path.dirname(above)
         usage = shutil.disk_usage(above)
-        return Place(path, False, False, False, None, {}, 0, usage.total, usage.free, False)
+        return Place(path, False, False, False, None, {}, 0, usage.used + usage.free, usage.free, False)
     usage = shutil.disk_usage(path)
     sizes = dict.fromkeys((*PARTS, "other"), 0)
     files = 0
@@ -65,7 +66,9 @@ def look(path: str) -> Place:
     lock = os.path.join(path, LOCK)
     is_served = is_ours and _is_locked(lock)
     pid = _holder(lock) if is_served else None
-    return Place(path, True, is_ours, is_served, pid, sizes, files, usage.total, usage.free, damaged)
+    return Place(
+        path, True, is_ours, is_served, pid, sizes, files, usage.used + usage.free, usage.free, damaged
+    )
 
 
 def _files(path: str) -> Iterator[tuple[str, str, int]]:

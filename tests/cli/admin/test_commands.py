@@ -174,7 +174,8 @@ def test_the_brokers_reason_is_printed(geminga: Command, topic: str) -> None:
     told = geminga("topicPolicies", "set-retention", topic, "-t", "0", "-s", "10M", code=EXIT_FAILED)
     assert told.startswith("geminga topicPolicies set-retention: Invalid retention policy: Setting a single")
     told = geminga("topics", "stats", "nothing-here", code=EXIT_FAILED)
-    assert told == "geminga topics stats: Topic persistent://public/default/nothing-here not found\n"
+    # Behind it the name of a topic that other tests have made may be suggested.
+    assert told.startswith("geminga topics stats: Topic persistent://public/default/nothing-here not found")
     assert "unknown verb" in geminga("topics", "statz", code=EXIT_USAGE)
     assert "a/b/c" in geminga("namespaces", "policies", "a/b/c", code=EXIT_FAILED)
 

@@ -72,6 +72,8 @@ OTHERWISE = {
     "pulsar_publish_rate_limit_times": "the real broker counted none of three",
     "pulsar_subscription_msg_rate_redeliver": "an interval of a second may have none",
     "pulsar_consumer_msg_rate_redeliver": "an interval of a second may have none",
+    "pulsar_subscription_msg_ack_rate": "acknowledgements come in groups",
+    "pulsar_consumer_msg_ack_rate": "acknowledgements come in groups",
     "pulsar_ml_AddEntryBytesRate": "large entries come in bursts",
     "pulsar_ml_AddEntryWithReplicasBytesRate": "large entries come in bursts",
     "pulsar_ml_ReadEntriesBytesRate": "reads come in bursts",
