@@ -146,8 +146,10 @@ class WriteAheadCheck:
 
     def __init__(self) -> None:
         self._next_sequence = 0
-        # Where the first damaged place is, and the first sequence number that it may have held.
+        # Only suspected until a later sync marker proves that these bytes were synced: damage behind the last
+        # sync is an ordinary torn end.
         self._suspect: tuple[str, int, int] | None = None
+        """File and offset of the first damage, and the first sequence number that it may have held."""
 
     def add(self, name: str, content: bytes) -> tuple[str, int] | None:
         """(name, offset) of damage to synced bytes, as far as the files up to this one show it."""

@@ -112,8 +112,8 @@ def fill_gaps(gaps: list[tuple[int, int]], segment: Segment) -> list[Segment]:
         begin, end = gaps[number]
         first, last = max(begin, segment.first), min(end, segment.last)
         if first <= last:
-            # Detached: a few entries would otherwise keep a journal group of up to 4 MiB alive until the
-            # flush.
+            # Detached: a few entries would otherwise keep a whole journal group in memory for as long as the
+            # part is held.
             parts.append(segment.part(first, last).detached())
             left = (begin, first - 1), (last + 1, end)
             gaps[number : number + 1] = [gap for gap in left if gap[0] <= gap[1]]

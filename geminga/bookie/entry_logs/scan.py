@@ -23,7 +23,8 @@ from geminga.bookie.records.records import RECORD_CRC, RECORD_HEAD, RECORD_PREFI
 from geminga.limits import ENTRY_BYTES_MAX
 from geminga.storage.disk import File
 
-# One window at a time: a log of 256 MiB is more than the whole broker may hold.
+# One window at a time: a log (256 MiB by default) is larger than the default memory budget of the whole
+# broker.
 SCAN_BYTES = 8 << 20
 assert SCAN_BYTES > ENTRY_BYTES_MAX + RECORD_PREFIX_BYTES, "every record fits into a window"
 

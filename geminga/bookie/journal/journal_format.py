@@ -36,8 +36,9 @@ from geminga.bookie.records.records import (
 VERSION: Final = 3
 """Version 1 had one file header; versions 1 and 2 had no names of ledgers. All are read, 3 is written."""
 FILE_MAGIC: Final = b"GEMJRNL\0"
-# The header names the journal before it and its end. Only so can a start tell a torn end, which was never
-# promised, from a group that was synced and has rotted since; the file itself looks the same in both cases.
+# The header names the previous journal and its end. Without that, a start could not tell a torn last group,
+# which was never confirmed, from a synced one that has rotted: nothing behind it in its own file says how far
+# that was synced.
 FILE_HEADER: Final = struct.Struct(">8sIQQIQQI")
 """magic | version | journal id | salt | alignment | id of the previous journal (0: none) | end of that
 journal | crc

@@ -68,7 +68,7 @@ def send_tracked(
         ledger_id, entry_id = position
         if ledger_id != current_id:
             current_id = ledger_id
-            # Once for a run of entries of one ledger: what is read as new has no other.
+            # Once for a run of entries of one ledger: a read of new entries never spans two ledgers.
             pending = pending_of(ledger_id)
         size = sizes[number]
         bits = None

@@ -91,10 +91,10 @@ class TopicCatalog:
 
         Raises `TopicNotFound` if the topic does not exist and its first use may not create it.
         """
-        # A topic that exists keeps its kind: `allowAutoTopicCreationType=partitioned` concerns new names
-        # only.
         self.check_served(name)
         partitions = self.partitions(name)
+        # A topic that exists keeps its kind: `allowAutoTopicCreationType=partitioned` concerns new names
+        # only.
         if partitions or name.partition_index >= 0 or self.exists(name):
             return partitions
         creation = self._rooms.policies.effective(name).auto_topic_creation

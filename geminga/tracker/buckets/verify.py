@@ -169,7 +169,7 @@ class Verifier:
                 await self._off_loop(check.segment, number, entry)
         except CorruptData as error:
             wrong.append(Wrong(number, str(error)))
-        # A piece has many small segments, each a fraction of a millisecond.
+        # After each segment: one read may hold many small ones, which together would hold the loop.
         await trio.lowlevel.checkpoint()
 
 

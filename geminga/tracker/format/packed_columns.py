@@ -99,7 +99,8 @@ def from_widths(data: bytes, count: int, width: int) -> Integers:
         return np.zeros(count, np.int64)
     # The last loads reach beyond the data; numpy refuses to read there.
     padded = data + bytes(8)
-    # Half-size words halve the memory traffic of the common widths.
+    # Up to 25 bits, with up to 7 bits before them in their first byte, fit into four bytes: the temporary
+    # arrays are half as large.
     word = _WORD if width > _SHORT_WIDTH_MAX else _SHORT_WORD
     mask = word.type((1 << width) - 1)
     numbers = np.empty(count, np.int64)

@@ -214,7 +214,8 @@ class DelayedIndex:
         taken = unread[first:]
         places = [reader.due.place_among(unread) for reader in self.readers]
         for number, batch in enumerate(taken, first):
-            # Of the batch that is being read only what the slowest view has not read.
+            # Only from the slowest view's row on: rows that every view has read would be delivered a second
+            # time.
             start = 0 if min(places)[0] < number else min(row for at, row in places if at == number)
             rows = batch.rows.part(start, batch.rows.length)
             # A row without a member is dead, and would be skipped when it is due.
@@ -419,7 +420,8 @@ class DelayedIndex:
 
     def memory_bytes(self) -> int:
         """What the columns, the loaded bytes and the bitmaps take, without the views."""
-        # Exact numbers of bytes: Pulsar's figure was off by up to ten times (issue #23699).
+        # Sizes of arrays and bitmaps, plus fixed costs of objects; bitmaps of many ledgers are sampled.
+        # Pulsar's figure was off by up to ten times (issue #23699).
         in_batches = sum(batch.memory_bytes() for batch in self._due if batch.readers)
         return (
             self.feed.memory_bytes() + in_batches + self.buckets.memory_bytes() + self.members.memory_bytes()

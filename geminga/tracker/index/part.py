@@ -157,7 +157,7 @@ class Part:
             self._queue.retire(run)
         for bucket in self.packs:
             self._queue.retire(bucket)
-        # The place in the topic is kept: what comes next still lies behind it.
+        # The position in the topic is kept: positions that are added later still come after it.
         self._floor_code, self._first_code = self.last_code, NO_CODE
         self.column.clear()
         self.runs, self.packs = [], []

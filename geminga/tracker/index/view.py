@@ -156,7 +156,9 @@ class View:
 
     def _is_simple(self, ledger_id: int, first_entry: int, last_entry: int) -> bool:
         """Whether new positions in this range can be added at once."""
-        # Each of these may have a position that is no member, so that `add_entries` would not notice it.
+        # Another view, a changed due time or the batches that have fallen behind may hold a position that is
+        # no member. `add_entries` checks members only, and would add it a second time, or with the wrong
+        # time.
         if self._is_shared or self.index.overrides or self.due.behind.count:
             return False
         return not self.due.may_have(ledger_id, first_entry, last_entry)
