@@ -73,8 +73,8 @@ async def check_instance(
         raise ForeignDirectory(
             f"the data directory was made for a {record.clock} clock and cannot be used with a {clock} one"
         )
-    # Raised at the first start, before anything is written in the newer format: an older program that is
-    # started by mistake afterwards refuses the directory.
+    # The version goes up at the first start, before anything is written in the newer format: an older program
+    # that is started by mistake afterwards refuses the directory.
     if record.format_version < DIRECTORY_FORMAT_VERSION:
         record = msgspec.structs.replace(record, format_version=DIRECTORY_FORMAT_VERSION)
         await store.put(path, encode(record), stored.version)

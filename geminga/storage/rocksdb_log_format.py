@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from fastcrc.crc32 import iscsi as crc32c
 
-# RocksDB's constants, as of LevelDB; tests compare this reader with files that RocksDB wrote.
+# RocksDB's constants, unchanged since LevelDB; a test reads files that RocksDB wrote.
 BLOCK_BYTES: Final = 32_768
 HEADER_BYTES: Final = 7
 WHOLE, FIRST, MIDDLE, LAST = 1, 2, 3, 4

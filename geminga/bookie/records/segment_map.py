@@ -61,7 +61,8 @@ class SegmentMap:
         if at < 0:
             return None
         segment = self._segments[ledger_id][at]
-        # There are gaps: the read cache has only what was read, and a damaged entry is in no cache.
+        # A segment may end before the entry: the read cache has only what was read, and replay leaves out
+        # entries that were damaged in the journal.
         return segment if entry_id - segment.first < len(segment.ends) else None
 
     def first_after(self, ledger_id: int, entry_id: int) -> int | None:

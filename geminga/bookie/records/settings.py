@@ -19,8 +19,8 @@ class BookieSettings:
     that share it.
     """
 
-    # Smaller than BookKeeper's 2 GiB: a file is recycled as a whole, so this times the kept ones is what a
-    # small machine gives up for fast syncs.
+    # BookKeeper's default is 2 GiB. Old journals are kept whole for reuse, so this times
+    # `journal_free_files_max` is disk space that buys fast syncs.
     journal_file_bytes: int = 32 * MIB
     """The journal begins a new file once a file is this long."""
     journal_allocate_bytes: int = 8 * MIB

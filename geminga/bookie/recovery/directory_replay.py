@@ -124,9 +124,9 @@ class DirectoryReplay:
             self.counts["deleted"] += len(segment.ends)
             return
         last = self._last_entry_id(ledger_id)
-        # A crash between a flush and the next mark, or a second crash during recovery, replays entries that
-        # the index has. Adding them twice would leave two rows for an entry, and rows of a ledger must never
-        # overlap.
+        # Entries that the index has are replayed after a crash during recovery (`flush_if_full` keeps the
+        # marks) or a rebuild (marks 0). Adding them twice would leave two rows for an entry, and rows of a
+        # ledger must never overlap.
         if segment.first <= last:
             known = min(last, segment.last) - segment.first + 1
             # Known is not the same as readable: the index may name a log that is gone. This copy may be the

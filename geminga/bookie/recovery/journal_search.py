@@ -63,8 +63,8 @@ class JournalSearch:
             header = find_header(file, journal_id).header
             if header is None:
                 return
-            # Without a synced end the scan reads to the last whole group. The writer may be in the middle of
-            # the next.
+            # Without a synced end the scan may also yield intact records of the group that is being written;
+            # the entries that are sought are older.
             for group in JournalScan(file, header, synced_end=None).groups(0):
                 for segment in group.segments:
                     gaps = self._gaps.get(segment.ledger_id)

@@ -77,7 +77,8 @@ class DueBacklog:
             # more.
             if self._clears != self._delayed.clears:
                 self._clears, self._looked_up_to = self._delayed.clears, EARLIEST
-            # What a dispatcher has read is in the index already.
+            # What lies before the read position was sent, is in the index, or is noted to be read again
+            # (`is_complete`).
             place = max(self._looked_up_to, self._unread())
             while self.heeds_due_times:
                 found = await self._read(place, stop)

@@ -203,8 +203,8 @@ class Subscription:
         dispatcher = self.consumers.dispatcher
         if dispatcher is not None and not self._fenced:
             retry_at_s = min(retry_at_s, dispatcher.retry_at_s())
-            # After the round, never kept: Pulsar armed a timer and lost it with an early return (issue
-            # #25996).
+            # Asked before each sleep, never remembered: Pulsar cancelled its timer, returned early, and took
+            # it for armed from then on (issue #25996).
             due_ms = dispatcher.due_ms()
         await self._sleeper.sleep(retry_at_s, due_ms)
 

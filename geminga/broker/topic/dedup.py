@@ -120,8 +120,8 @@ class SequenceIds:
         longest. Returns how many. Call it periodically: between two calls a producer counts as active.
         """
         # The price of forgetting: a client that comes back later and resends stores its messages twice.
-        # Pulsar has the same bounds (brokerDeduplicationProducerInactivityTimeoutMinutes,
-        # ...MaxNumberOfProducers).
+        # Pulsar has both settings (brokerDeduplicationProducerInactivityTimeoutMinutes,
+        # ...MaxNumberOfProducers), but its maximum limits only the snapshot; ours limits memory too.
         now_ms = self._now_ms()
         connected = self._connected()
         for name in connected:

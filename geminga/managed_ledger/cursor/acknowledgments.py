@@ -45,7 +45,7 @@ class Acknowledgments(Acknowledged):
                 apart = [position]
             else:
                 apart.append(position)
-        # Mark-delete moves first, so that what is left is compared with where it is now.
+        # Mark-delete moves first: in the other order it could move back.
         newly = self._advance(expected - 1) if expected > first else 0
         if apart is not None:
             newly += self._acknowledge_apart(apart)

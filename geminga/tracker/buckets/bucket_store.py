@@ -123,7 +123,7 @@ def opened(
     size_bytes = int(directory.sizes_bytes.sum()) + sum(map(len, entries))
     bucket = StoredBucket(ledger_id, directory, size_bytes, covered)
     named = bucket.covered
-    # Its name is all that a start knows of a bucket that is lost: a message beyond would not be read again.
+    # The property names another bucket, as where metadata was edited or copied: refuse it, not trust it.
     if not named.first_code <= bucket.first_code <= bucket.last_code <= named.last_code:
         raise CorruptData(f"ledger {ledger_id} is another bucket than {bucket!r}")
     return bucket, directory

@@ -156,8 +156,8 @@ class Recovery:
         return False
 
     async def _take_over_all(self, generation: int) -> None:
-        # In the order of the ledgers, as what was published first is most likely to be due: tasks that are
-        # started together would run in this order or the other way round.
+        # Workers share a queue, rather than a task for each bucket: trio runs tasks that are started together
+        # forwards or backwards, at random. Oldest ledgers first: they are most likely to be due.
         async def take_over_some() -> None:
             while self._unread:
                 await self._take_over(self._unread.popleft(), generation)
@@ -175,7 +175,7 @@ class Recovery:
             if self._buckets.generation == generation:
                 self._lost(one, error)
         except StorageError as error:
-            # Not settled: the dispatcher goes on skipping its ledgers until the next try.
+            # Not settled: the dispatcher skips its ledgers until a try succeeds or `UNKNOWN_S_MAX` is over.
             self._failed.append((one, error))
             return
         else:

@@ -10,8 +10,8 @@ import trio
 
 T = TypeVar("T")
 
-# Most failures are over at once: Pulsar's tests fail each operation once and expect that it is tried again in
-# silence.
+# Short at first: Pulsar's `testWithBkException` fails operations one to four times and expects every message
+# all the same.
 RETRY_FIRST_S: Final = 0.05
 RETRY_LAST_S: Final = 60.0
 # With a minute between two tries, messages would be late by up to a minute after the disk is well again.

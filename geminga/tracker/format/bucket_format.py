@@ -49,8 +49,8 @@ from geminga.tracker.format.packed_columns import (
 from geminga.tracker.format.rows import ENTRY_BITS, ENTRY_MASK, Integers, Rows, order_of
 
 VERSION: Final = 1
-# The kind is under the checksum: an entry of the right bytes in the wrong place, such as a segment where the
-# directory should be, must not be decoded as the other.
+# Each entry states its kind, so that a segment where the directory should be is refused; the kind is under
+# the checksum, so that a flipped bit cannot turn one into the other.
 SEGMENT, PIECE, OVERRIDES = 1, 2, 3
 """Kinds: a bucket's segment, a piece of its directory, changed due times."""
 _HEAD: Final = struct.Struct("<BBI")

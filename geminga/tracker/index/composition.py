@@ -106,8 +106,8 @@ def parts_of(view: View) -> Generator[int, None, list[IndexPart]]:
         yield rows.length
     memory = IndexPart("memory")
     claims = []
-    # The list of parts adds up to the messages that wait: it once named buckets only, and what grew, was
-    # frozen or had another time was nowhere.
+    # All kinds of parts, so that they add up to the messages that wait: a list of buckets only left out
+    # growing and frozen parts, and changed due times.
     buckets = yield from sealed_parts(index)
     for frozen in index.buckets.frozen():
         claims.append(claim := _Claim(IndexPart("frozen", frozen.first_code, frozen.last_code)))

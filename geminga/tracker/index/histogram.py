@@ -209,7 +209,8 @@ class Histogram:
         if left > 0 and not spread:
             # Due for long, and its time is forgotten.
             spread = {view.index.now_ms() // self.width_ms: 1.0}
-        # Some rows of segments have been passed, and it is not known which.
+        # The counts differ (rows passed, acknowledged, repeated or new), and it is not known in which
+        # segments.
         if left != self._in_segments:
             estimated = estimated | spread.keys()
         counts = apportion(spread, max(left, 0))

@@ -30,7 +30,8 @@ _TIME_BYTES: Final = 8
 # Weighed heavier than its two numbers of 8 bytes: where each row is a span of its own, narrowing saves the
 # most.
 _SPAN_BYTES: Final = 42
-# Or a column near its bound would be settled with each row.
+# Near its bound a column would leave the fast path every few rows; the minimum lets it overshoot by at most
+# this.
 ROOM_ROWS_MIN: Final = 512
 _WIDTHS: Final = ((1 << 8, np.uint8), (1 << 16, np.uint16), (1 << 32, np.uint32))
 """Each holds numbers below the first."""

@@ -157,7 +157,8 @@ class Part:
             self._queue.retire(run)
         for bucket in self.packs:
             self._queue.retire(bucket)
-        # The position in the topic is kept: positions that are added later still come after it.
+        # The last code is kept, so that this tail takes only later positions; earlier ones, as after a seek
+        # back, get a tail of their own.
         self._floor_code, self._first_code = self.last_code, NO_CODE
         self.column.clear()
         self.runs, self.packs = [], []
