@@ -96,7 +96,8 @@ def all_in_buckets(watch: Watch, waiting: int, indexes_min: int, lost: set[int])
 def assert_usual_sizes(look: Look, indexes_min: int) -> None:
     assert look.sealed <= look.waiting, look.sizes
     assert look.sizes[-1] <= 2 * indexes_min, look.sizes
-    assert sum(size < indexes_min // 2 for size in look.sizes) <= 1, look.sizes
+    # The rest of each stream: what is published, what is read again, and what the loss found half sealed.
+    assert sum(size < indexes_min // 2 for size in look.sizes) <= 3, look.sizes
 
 
 def test_all_buckets_are_lost_while_stopped_and_a_kill_in_the_middle_resumes(
