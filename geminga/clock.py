@@ -1,24 +1,45 @@
 """The only clock. It has two kinds of time.
 
 *Message time* (`now_ms`, `sleep_until_ms`) is wall-clock milliseconds since 1970: delays, TTL, retention,
-ages. A virtual clock may move it. *I/O time* (`monotonic_s`) is trio's monotonic clock: keep-alive, group
-commit, throttles, time-outs of sockets. Moving message time never moves I/O time, so that advancing a month
-does not close every connection.
+ages. A virtual clock lets a user move it. *I/O time* (`monotonic_s`) is trio's
+monotonic clock: keep-alive, group commit, throttles, time-outs of sockets. Moving message time never moves
+I/O time, so that advancing a month does not close every connection.
+
+Between two jumps a virtual clock ticks as the machine's does. A jump goes from one due time to the next
+(`geminga/broker/jumps`); at each stop `move_to` wakes the tasks whose time has come, and `quiet` waits until
+they have done what they were woken for. Tasks that act on message time are *workers*: each says when it
+starts to work and when it rests. Rooms that only read the time need nothing of this.
 """
 
 from __future__ import annotations
 
+import heapq
 import time
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import ClassVar, Final, Protocol
 
 import trio
 
 WALL_CHECK_SECONDS = 5.0
 """A sleeper looks at the wall clock at least this often, so that a step of the clock is noticed."""
+LAST_MS: Final = 2**42 - 1
+"""The last moment that the clock can show, in May 2109: a stamp of an entry has room for no later one."""
+QUIET_TURNS: Final = 3
+"""Turns of the event loop without work. A task that is woken by another one, which then rests, starts its own
+work a turn later.
+"""
+GENERATIONS_MAX: Final = 16
+"""How often `quiet` waits for workers that others have woken. Publishers wake them all the time, and a jump
+does not wait for those.
+"""
 
 
 class Clock(Protocol):
     """The clock that every room gets."""
+
+    is_virtual: ClassVar[bool]
+    """Whether message time may be moved, so that it has nothing to do with the clocks of clients."""
 
     def now_ms(self) -> int:
         """Message time, in milliseconds since 1970-01-01 UTC."""
@@ -32,9 +53,15 @@ class Clock(Protocol):
         """I/O time, in seconds from an arbitrary start. Works outside trio too."""
         ...
 
+    def worker(self, name: str) -> Worker | None:
+        """For a task that acts on message time, if jumps of the clock wait for it; else None."""
+        ...
+
 
 class RealClock:
     """The machine's own clock."""
+
+    is_virtual: ClassVar = False
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
@@ -47,11 +74,16 @@ class RealClock:
     def monotonic_s(self) -> float:
         return time.monotonic()
 
+    def worker(self, name: str) -> None:
+        return None
+
 
 class TrioClock:
     """Message time that follows trio's clock from a fixed start, so that a test with a `MockClock` controls
     both.
     """
+
+    is_virtual: ClassVar = False
 
     def __init__(self, epoch_ms: int = 1_700_000_000_000) -> None:
         self._epoch_ms = epoch_ms
@@ -66,3 +98,188 @@ class TrioClock:
 
     def monotonic_s(self) -> float:
         return trio.current_time()
+
+    def worker(self, name: str) -> None:
+        return None
+
+
+class Worker:
+    """A task that acts on message time. `works` and `rests` are called by the task itself."""
+
+    __slots__ = ("_clock", "name")
+
+    def __init__(self, clock: VirtualClock, name: str) -> None:
+        self._clock = clock
+        self.name = name
+
+    def works(self) -> None:
+        """The task has started to work."""
+        self._clock.works(self)
+
+    def to_rest_after(self, work: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+        """`work` as a task that counts as working from now on."""
+
+        async def run() -> None:
+            try:
+                await work()
+            finally:
+                self.rests()
+
+        self.works()
+        return run
+
+    def alarm(self, due_ms: int, call: Callable[[], None]) -> Alarm:
+        """As `VirtualClock.alarm`."""
+        return self._clock.alarm(due_ms, call)
+
+    def rests(self) -> None:
+        """The task has nothing to do until it is woken, or it ends."""
+        self._clock.rests(self)
+
+
+class Alarm:
+    """A call at a moment of message time. Cancelling one that has gone off has no effect."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self.call: Callable[[], None] | None = call
+
+    def cancel(self) -> None:
+        self.call = None
+
+
+class VirtualClock:
+    """`offset_ms` ahead of the machine's clock, and never before `reached_ms`."""
+
+    is_virtual: ClassVar = True
+
+    def __init__(self, offset_ms: int = 0, reached_ms: int = 0) -> None:
+        self._offset_ms = offset_ms
+        self._reached_ms = reached_ms
+        self._is_held = False
+        self._alarms: list[tuple[int, int, Alarm]] = []
+        self._alarm_number = 0
+        self._working: set[Worker] = set()
+        self._starts = 0
+        """How often a worker has started."""
+        self._awaited: set[Worker] = set()
+        self._rested = trio.Event()
+        """Set when all that are awaited have rested once."""
+
+    # -- a clock --------------------------------------------------------------------------------------------
+
+    def now_ms(self) -> int:
+        """Message time. It never goes back, also if the machine's clock does."""
+        if not self._is_held:
+            self._reached_ms = max(self._reached_ms, _wall_ms() + self._offset_ms)
+        return self._reached_ms
+
+    async def sleep_until_ms(self, due_ms: int) -> None:
+        while (left_ms := due_ms - self.now_ms()) > 0:
+            woken = trio.Event()
+            alarm = self.alarm(due_ms, woken.set)
+            try:
+                with trio.move_on_after(min(left_ms / 1000, WALL_CHECK_SECONDS)):
+                    await woken.wait()
+            finally:
+                alarm.cancel()
+
+    def monotonic_s(self) -> float:
+        """I/O time, which no jump moves."""
+        return time.monotonic()
+
+    # -- moving it ------------------------------------------------------------------------------------------
+
+    @property
+    def offset_ms(self) -> int:
+        """How far message time is ahead of the machine's clock."""
+        return self.now_ms() - _wall_ms()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Only `move_to` moves the clock meanwhile: what happens at a stop happens at one moment."""
+        self.now_ms()
+        self._is_held = True
+        try:
+            yield
+        finally:
+            self._is_held = False
+            self._offset_ms = self._reached_ms - _wall_ms()
+
+    def move_to(self, at_ms: int) -> None:
+        """Show `at_ms`, if that is not past, and wake the tasks whose time has come."""
+        assert self._is_held
+        now_ms = self._reached_ms = max(self._reached_ms, at_ms)
+        alarms = self._alarms
+        while alarms and (alarms[0][2].call is None or alarms[0][0] <= now_ms):
+            _, _, alarm = heapq.heappop(alarms)
+            if alarm.call is not None:
+                alarm.call()
+
+    def next_alarm_ms(self) -> int | None:
+        """The earliest moment for which a task waits; None: no task waits for one."""
+        alarms = self._alarms
+        while alarms and alarms[0][2].call is None:
+            heapq.heappop(alarms)
+        return alarms[0][0] if alarms else None
+
+    def alarm(self, due_ms: int, call: Callable[[], None]) -> Alarm:
+        """Call this with the first move of the clock to `due_ms` or beyond. The clock's own ticking calls
+        nothing: a task that waits sleeps as well.
+        """
+        alarm = Alarm(call)
+        self._alarm_number += 1
+        heapq.heappush(self._alarms, (due_ms, self._alarm_number, alarm))
+        self._forget_cancelled()
+        return alarm
+
+    def _forget_cancelled(self) -> None:
+        # A subscription that is woken by each publish cancels an alarm each time: the heap would grow until
+        # the time of the first one comes.
+        alarms = self._alarms
+        if self._alarm_number % 1024 == 0 and len(alarms) >= 1024:
+            alarms[:] = [entry for entry in alarms if entry[2].call is not None]
+            heapq.heapify(alarms)
+
+    # -- workers --------------------------------------------------------------------------------------------
+
+    def worker(self, name: str) -> Worker:
+        """For one task; `name` says what it works for. It rests at first."""
+        return Worker(self, name)
+
+    def works(self, worker: Worker) -> None:
+        self._starts += 1
+        self._working.add(worker)
+
+    def rests(self, worker: Worker) -> None:
+        self._working.discard(worker)
+        self._awaited.discard(worker)
+        if not self._awaited:
+            self._rested.set()
+
+    def working(self) -> list[str]:
+        """The names of the workers that are not resting."""
+        return sorted(worker.name for worker in self._working)
+
+    async def quiet(self) -> None:
+        """Return when each worker that a move has woken, or that one of them has woken, has come to rest."""
+        generations = turns = 0
+        while turns < QUIET_TURNS and generations < GENERATIONS_MAX:
+            starts = self._starts
+            await trio.lowlevel.checkpoint()
+            is_busy = bool(self._working)
+            if is_busy:
+                self._awaited = set(self._working)
+                self._rested = trio.Event()
+                await self._rested.wait()
+            # A worker may also have started and come to rest within the turn, after it woke another one.
+            if is_busy or self._starts != starts:
+                turns = 0
+                generations += 1
+            else:
+                turns += 1
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000

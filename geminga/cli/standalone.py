@@ -47,6 +47,7 @@ FLAG_KEYS = {
     "web_port": "webServicePort",
     "bind_address": "bindAddress",
     "advertised_address": "advertisedAddress",
+    "clock": "gemingaClock",
 }
 
 log = logging.getLogger("geminga.standalone")
@@ -73,6 +74,12 @@ def parser(kind: type[Parser]) -> Parser:
         action="append",
         default=[],
         help="any key of broker.conf; may be repeated, and overrides the file and the environment",
+    )
+    add(
+        "--clock",
+        choices=("real", "virtual"),
+        help="virtual: a clock that 'geminga clock advance 30d' moves, for tests; a data directory keeps the "
+        "clock that it was made with (default: that one; real for a new directory)",
     )
     add(
         "--chaos",

@@ -29,6 +29,7 @@ MillisOrNever = Annotated[int, Meta(ge=-1, le=_INT64_MAX)]
 """-1: no limit."""
 Share = Annotated[float, Meta(ge=0, le=1)]
 MessageBytes = Annotated[int, Meta(ge=1, le=limits.MESSAGE_BYTES_MAX)]
+ClockKind = Literal["auto", "real", "virtual"]
 TopicKind = Literal["non-partitioned", "partitioned"]
 TrackerFactory = Literal[
     "org.apache.pulsar.broker.delayed.InMemoryDelayedDeliveryTrackerFactory",
@@ -241,6 +242,9 @@ class Config(Struct, frozen=True, kw_only=True, rename="camel"):
     managed_ledger_cache_size_mb: Annotated[int, Meta(ge=0, le=BUDGET_MB_MAX)] = msgspec.field(
         default=-1, name=SETTINGS["tail_cache"]
     )
+
+    # Not Pulsar's: virtual is a clock that a test moves; auto is the one that the data directory has.
+    geminga_clock: ClockKind = "auto"
 
     # Not Pulsar's: lets a test break the delayed index over HTTP.
     chaos_enabled: bool = False

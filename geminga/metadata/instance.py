@@ -27,15 +27,16 @@ async def check_instance(
     store: MetadataStore,
     *,
     cluster: str,
-    clock: Literal["real", "virtual"],
+    clock: Literal["auto", "real", "virtual"],
     now_ms: int,
     new_id: str | None = None,
 ) -> InstanceRecord:
     """The directory's record. An empty store gets a durable record; a record of an older format is updated
     durably.
 
-    `store.run` must be running. Raises ForeignDirectory, with a text for the operator, if Geminga may not
-    open the directory. `new_id` is the id of a new record, if files of the bookie have one.
+    `store.run` must be running. With "auto" the directory keeps its clock, and a new one gets the real one.
+    Raises ForeignDirectory, with a text for the operator, if Geminga may not open the directory. `new_id` is
+    the id of a new record, if files of the bookie have one.
     """
     path = InstanceRecord.path
     stored = store.get(path)
@@ -51,7 +52,7 @@ async def check_instance(
             format_version=DIRECTORY_FORMAT_VERSION,
             instance_id=new_id or uuid.uuid4().hex,
             cluster=cluster,
-            clock=clock,
+            clock="real" if clock == "auto" else clock,
             created_ms=now_ms,
         )
         await store.put(path, encode(record), MUST_NOT_EXIST)
@@ -69,9 +70,10 @@ async def check_instance(
             f"but the broker is configured for {cluster!r}"
         )
     # Due times under a virtual clock are no points in real time: messages would come at once or never.
-    if record.clock != clock:
+    if clock not in ("auto", record.clock):
         raise ForeignDirectory(
-            f"the data directory was made for a {record.clock} clock and cannot be used with a {clock} one"
+            f"the data directory was made for a {record.clock} clock and cannot be used with a {clock} one: "
+            f"leave --clock out to open it, or name a new directory"
         )
     # The version goes up at the first start, before anything is written in the newer format: an older program
     # that is started by mistake afterwards refuses the directory.

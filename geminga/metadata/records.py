@@ -41,6 +41,17 @@ class InstanceRecord(Record, frozen=True, tag="instance"):
     created_ms: int
 
 
+class ClockRecord(Record, frozen=True, tag="clock"):
+    """Of a virtual clock: how far it is ahead of the machine's, and what it has shown. Absent before the
+    first jump.
+    """
+
+    path: ClassVar[str] = "/clock"
+
+    offset_ms: int
+    reached_ms: int
+
+
 class BookieDirectoriesRecord(Record, frozen=True, tag="bookie-directories"):
     """Where the bookie's files are. Fixed for good, because the order decides which ledger is in which
     directory. Absolute paths, or relative to the data directory. Absent if all files are in the data

@@ -23,7 +23,7 @@ from geminga.broker.policies.values import (
     Retention,
     SubscribeRate,
 )
-from geminga.config.config import BUCKET_TRACKER, Config
+from geminga.config.config import BUCKET_TRACKER, ClockKind, Config
 from geminga.config.memory_budget import memory_parts
 from geminga.managed_ledger.chain.rollover import MINUTE_MS, ManagedLedgerSettings
 from geminga.names import TopicName
@@ -243,6 +243,11 @@ class HostNames(NamedTuple):
     own: tuple[str, ...]
     listed: tuple[str, ...]
     """Names that the user has configured, in addition to the broker's own."""
+
+
+def clock_kind(config: Config) -> ClockKind:
+    """Which clock the data directory is to have; "auto": the one that it was made with."""
+    return config.geminga_clock
 
 
 def host_names(config: Config) -> HostNames:

@@ -46,6 +46,7 @@ from geminga.managed_ledger.orphans import sweep_orphan_ledgers
 from geminga.managed_ledger.unrecorded import set_aside_unrecorded
 from geminga.metadata.instance import ForeignDirectory, check_instance
 from geminga.metadata.ledger_ids import LedgerIds
+from geminga.metadata.records import InstanceRecord
 from geminga.metadata.store import MetadataStore
 from geminga.server import listener
 from geminga.server.admission import Admission, Visit
@@ -58,6 +59,7 @@ from geminga.server.memory_report import MemoryMeter
 from geminga.server.metadata_check import METADATA, aside_text, check_metadata
 from geminga.server.room_settings import (
     broker_settings,
+    clock_kind,
     default_policies,
     delay_settings,
     delivery_log_settings,
@@ -206,7 +208,6 @@ async def _serve(
     task_status: trio.TaskStatus[Addresses],
 ) -> None:
     disk = RealDisk()
-    clock = RealClock()
     disk.make_directory(data_dir)
     with contextlib.ExitStack() as held:
         _refuse_foreign(disk, data_dir)
@@ -227,8 +228,12 @@ async def _serve(
             await storage.start(failure.watch, metadata.run)
             # Before the bookie is opened: its directories have cookies with the id of this instance.
             instance = await check_instance(
-                metadata, cluster=config.cluster_name, clock="real", now_ms=clock.now_ms()
+                metadata,
+                cluster=config.cluster_name,
+                clock=clock_kind(config),
+                now_ms=RealClock().now_ms(),
             )
+            clock = _clock(instance, metadata)
             bookie, indexes, directories = await open_bookie(
                 config, disk, data_dir, metadata, instance, block_cache, held
             )
@@ -288,6 +293,16 @@ async def _serve(
             storage.cancel_scope.cancel()
         if failure.error is not None:
             raise failure.error
+
+
+def _clock(instance: InstanceRecord, metadata: MetadataStore) -> Clock:
+    if instance.clock == "real":
+        return RealClock()
+    from geminga.metadata.virtual_clock_state import restored_clock  # no other start needs it
+
+    clock = restored_clock(metadata)
+    log.info("the clock of this data directory is virtual and shows %d", clock.now_ms())
+    return clock
 
 
 async def _end_waiting(disk: RealDisk) -> None:

@@ -23,6 +23,9 @@ from geminga.wire.sticky_hash import sticky_hash, sticky_key, sticky_key_hash, s
 from geminga.wire.stored_entry import (
     STAMP_MAGIC,
     USUAL_STAMP,
+    VIRTUAL_MARK,
+    VIRTUAL_STAMP_BYTES,
+    is_virtual,
     metadata_range,
     parse_metadata,
     raw_text,
@@ -42,6 +45,7 @@ __all__ = [
     "sticky_key_hash",
     "sticky_range_hash",
     "strip",
+    "virtual_stamp",
 ]
 
 _USUAL_HEAD = struct.Struct(">7s6xH4xIBB")
@@ -52,6 +56,9 @@ _CHECKSUM_MAGIC = 0x0E01
 _INT32_MAX = 2**31 - 1
 _UINT32_MAX = 2**32 - 1
 _INT64_MAX = 2**63 - 1
+
+VIRTUAL_FIRST_MS, VIRTUAL_LAST_MS = 2**35, 2**42 - 1
+"""The times that a virtual clock can show, from 1971 to 2109: their varint takes six bytes."""
 
 # Bounded, since publish times are the client's: one that sends random times must not fill the memory.
 _TIMES_MAX = 1024
@@ -66,6 +73,14 @@ def stamp(broker_timestamp_ms: int, index: int | None = None) -> bytes:
     body = b"\x08" + varint(broker_timestamp_ms)
     if index is not None:
         body += b"\x10" + varint(index)
+    return STAMP_MAGIC + len(body).to_bytes(4, "big") + body
+
+
+def virtual_stamp(broker_timestamp_ms: int) -> bytes:
+    """As `stamp`, by a virtual clock. Raises ValueError for a time outside 1971 to 2109."""
+    if not VIRTUAL_FIRST_MS <= broker_timestamp_ms <= VIRTUAL_LAST_MS:
+        raise ValueError(f"a virtual clock at {broker_timestamp_ms} ms, which is not within 1971 to 2109")
+    body = b"\x08" + varint(broker_timestamp_ms) + VIRTUAL_MARK
     return STAMP_MAGIC + len(body).to_bytes(4, "big") + body
 
 
@@ -97,6 +112,8 @@ def peek(body: bytes) -> Peek:
         if prefix == USUAL_STAMP and magic == _CHECKSUM_MAGIC:
             end = _USUAL_HEAD_BYTES - 2 + size
             at = _USUAL_HEAD_BYTES + name_bytes
+        elif is_virtual(body):
+            return _peek_virtual(body)
         else:
             at, end = metadata_range(body)
             tag = body[at]
@@ -131,6 +148,20 @@ def peek(body: bytes) -> Peek:
     except (IndexError, struct.error):
         pass
     return _parse(body, *metadata_range(body))
+
+
+def _peek_virtual(body: bytes) -> Peek:
+    """Message time counts from the broker's stamp: clients keep their own clock, which no jump moves, so of
+    their times only the delay means something.
+    """
+    client = peek(body[VIRTUAL_STAMP_BYTES:])
+    stamped_ms = broker_timestamp_ms(body)
+    assert stamped_ms is not None
+    deliver_at_ms = client.deliver_at_ms
+    if deliver_at_ms:
+        # At least 1, as 0 says that there is no time.
+        deliver_at_ms = max(1, min(stamped_ms + deliver_at_ms - client.publish_time_ms, _INT64_MAX))
+    return msgspec.structs.replace(client, body=body, publish_time_ms=stamped_ms, deliver_at_ms=deliver_at_ms)
 
 
 def peek_or_none(body: bytes) -> Peek | None:

@@ -14,6 +14,12 @@ STAMP_MAGIC = b"\x0e\x02"
 USUAL_STAMP = b"\x0e\x02\x00\x00\x00\x07\x08"
 """A stamp with only the time, which takes six bytes from 2004 to 2109."""
 _USUAL_STAMP_BYTES = 13
+VIRTUAL_MARK = b"\xa0\x06\x01"
+"""Field 100 of BrokerEntryMetadata, which Pulsar does not have: 1 if the stamp is of a virtual clock. Clients
+skip a field that they do not know.
+"""
+VIRTUAL_STAMP_BYTES = _USUAL_STAMP_BYTES + len(VIRTUAL_MARK)
+_VIRTUAL_HEAD = b"\x0e\x02\x00\x00\x00\x0a\x08"
 CHECKSUM_MAGIC = b"\x0e\x01"
 _USUAL_HEAD = struct.Struct(">7s6x2s4xI")
 """Stamp, checksum, metadata size."""
@@ -35,6 +41,12 @@ def stamp_bytes(body: bytes) -> int:
     if end > len(body):
         raise ProtocolError(f"a stamp of {end} bytes before an entry of {len(body)}")
     return end
+
+
+def is_virtual(body: bytes) -> bool:
+    """Whether the entry's stamp is of a virtual clock, so that its times count from the stamp."""
+    # The time of such a stamp always takes six bytes: `virtual_stamp` makes no other.
+    return body.startswith(_VIRTUAL_HEAD) and body.startswith(VIRTUAL_MARK, _USUAL_STAMP_BYTES)
 
 
 def metadata_range(body: bytes) -> tuple[int, int]:

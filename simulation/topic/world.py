@@ -11,7 +11,7 @@ import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 import trio
 
@@ -43,6 +43,8 @@ SMALL_TOPIC: Final = ManagedLedgerSettings(
 class WorldClock:
     """Message time, moved by scripts; it goes on from life to life."""
 
+    is_virtual: ClassVar = False
+
     def __init__(self) -> None:
         self.ms = 1_700_000_000_000
 
@@ -54,6 +56,9 @@ class WorldClock:
 
     def monotonic_s(self) -> float:
         return trio.current_time()
+
+    def worker(self, name: str) -> None:
+        return None
 
 
 class Stores(NamedTuple):

@@ -30,6 +30,9 @@ class HandClock:
     def __init__(self) -> None:
         self.ms = 1_700_000_000_000
 
+    def worker(self, name: str) -> None:
+        return None
+
     def now_ms(self) -> int:
         return self.ms
 

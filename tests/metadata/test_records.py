@@ -11,6 +11,7 @@ from geminga.errors import CorruptData
 from geminga.metadata import records
 from geminga.metadata.keys import key_of
 from geminga.metadata.records import (
+    ClockRecord,
     CursorRecord,
     DocumentRecord,
     InstanceRecord,
@@ -39,6 +40,10 @@ EXAMPLES: list[tuple[Record, bytes]] = [
     (
         DocumentRecord(value={"rack": "/r1"}),
         b'{"record":"document","value":{"rack":"/r1"},"format":1}',
+    ),
+    (
+        ClockRecord(offset_ms=86_400_000, reached_ms=1_800_000_000_000),
+        b'{"record":"clock","offset_ms":86400000,"reached_ms":1800000000000,"format":1}',
     ),
     (LedgerIdsRecord(next_id=101), b'{"record":"ledger-ids","next_id":101,"format":1}'),
     (

@@ -16,6 +16,7 @@ TABLES = (
     "admin",
     "bookie",
     "broker",
+    "clock",
     "cli",
     "managed_ledger",
     "pipeline",

@@ -60,6 +60,9 @@ class HandClock:
     def __init__(self) -> None:
         self.ms = NOW_MS
 
+    def worker(self, name: str) -> None:
+        return None
+
     def now_ms(self) -> int:
         return self.ms
 

@@ -27,6 +27,9 @@ TESTS = Path(__file__).parent.parent
 class HandClock:
     ms = 0
 
+    def worker(self, name: str) -> None:
+        return None
+
     def now_ms(self) -> int:
         return self.ms
 

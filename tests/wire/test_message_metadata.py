@@ -13,7 +13,16 @@ from geminga.errors import ProtocolError
 from geminga.wire import client_commands, message_metadata
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.commands import signed
-from geminga.wire.message_metadata import Peek, broker_timestamp_ms, peek, stamp, stamp_bytes, strip
+from geminga.wire.message_metadata import (
+    Peek,
+    broker_timestamp_ms,
+    peek,
+    stamp,
+    stamp_bytes,
+    strip,
+    virtual_stamp,
+)
+from geminga.wire.stored_entry import may_be_delayed
 from tests.budget import budget
 
 EXAMPLES = budget(day=300, night=20_000)
@@ -375,3 +384,65 @@ def test_a_stamp_that_is_cut_short(mark: bytes) -> None:
 def test_a_stamp_that_is_not_one() -> None:
     with pytest.raises(ProtocolError):
         broker_timestamp_ms(b"\x0e\x02\x00\x00\x00\x01\x07")
+
+
+# -- the stamp of a virtual clock --------------------------------------------------------------------------
+
+SHOWN_MS = NOW_MS + 30 * 86_400_000
+VIRTUAL = virtual_stamp(SHOWN_MS)
+
+
+@fuzz
+@given(
+    st.integers(0, 2**63 - 1),
+    st.one_of(st.none(), st.integers(0, 2**63 - 1)),
+    st.binary(max_size=20),
+    st.booleans(),
+)
+def test_times_count_from_a_virtual_stamp(
+    publish_time: int, deliver_at: int | None, key: bytes, checksum: bool
+) -> None:
+    fields: dict[str, Any] = {"publish_time": publish_time, "partition_key": key.hex()}
+    if deliver_at is not None:
+        fields["deliver_at_time"] = deliver_at
+    sent = entry_of(usual(**fields).SerializeToString(), checksum=checksum)
+    body = VIRTUAL + sent
+    found, by_client = peek(body), peek(STAMP + sent)
+    assert found.body == body
+    assert found.publish_time_ms == SHOWN_MS
+    if not deliver_at:
+        assert found.deliver_at_ms == 0
+    else:
+        due_ms = SHOWN_MS + deliver_at - publish_time
+        assert found.deliver_at_ms == max(1, min(due_ms, 2**63 - 1))
+    assert found.partition_key == by_client.partition_key
+    assert found.num_messages_in_batch == by_client.num_messages_in_batch
+    assert broker_timestamp_ms(body) == SHOWN_MS
+    assert strip(body) == sent
+    assert found.metadata == by_client.metadata
+    assert may_be_delayed(body) or deliver_at is None
+
+
+def test_only_a_virtual_clocks_stamp_counts() -> None:
+    """A stamp with an index, as long as a virtual one, is what it was."""
+    sent = entry_of(usual(deliver_at_time=NOW_MS + 5).SerializeToString())
+    indexed = stamp(NOW_MS, 0x80)
+    assert len(indexed) == len(VIRTUAL)
+    assert peek(indexed + sent).deliver_at_ms == NOW_MS + 5
+    assert peek(sent).deliver_at_ms == NOW_MS + 5
+    # The mark may occur in what a client wrote.
+    tricky = entry_of(usual(deliver_at_time=NOW_MS + 5, partition_key="\x01").SerializeToString())
+    assert peek(STAMP + tricky + VIRTUAL).deliver_at_ms == NOW_MS + 5
+
+
+@pytest.mark.parametrize("shown_ms", [2**35 - 1, 2**42, -1])
+def test_a_virtual_stamp_has_room_for_six_bytes(shown_ms: int) -> None:
+    with pytest.raises(ValueError, match="1971 to 2109"):
+        virtual_stamp(shown_ms)
+
+
+def test_clients_read_a_virtual_stamp() -> None:
+    """Pulsar's own fields are those of any stamp; the other one is skipped."""
+    found = pb.BrokerEntryMetadata()
+    found.ParseFromString(VIRTUAL[6:])
+    assert (found.broker_timestamp, found.HasField("index")) == (SHOWN_MS, False)

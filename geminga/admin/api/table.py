@@ -5,6 +5,7 @@ from __future__ import annotations
 from geminga.admin.api.about import AboutRoutes
 from geminga.admin.http.router import Router
 from geminga.admin.routes.backup import BackupRoutes
+from geminga.admin.routes.clock import ClockRoutes
 from geminga.admin.routes.cluster.broker_stats import BrokerStatsRoutes
 from geminga.admin.routes.cluster.brokers import BrokerRoutes
 from geminga.admin.routes.cluster.clusters import ClusterRoutes
@@ -59,6 +60,7 @@ def router_for(view: BrokerView) -> Router:
     LookupRoutes(view, view.namespaces, view.topics).add_to(router)
     MetricsRoutes(view, view.statistics, view.process).add_to(router)
     DelayedRoutes(view.delayed, view.process).add_to(router)
+    ClockRoutes(view.clock, view.process).add_to(router)
     BackupRoutes(view.process).add_to(router)
     AboutRoutes(router).add_to(router)
     return router

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from geminga.admin.view.clock import ClockView
 from geminga.admin.view.delayed import DelayedView
 from geminga.admin.view.messages import MessagesView
 from geminga.admin.view.process import ProcessView
@@ -57,6 +58,9 @@ class BrokerView(BrokerIdentity, Protocol):
 
     @property
     def delayed(self) -> DelayedView: ...
+
+    @property
+    def clock(self) -> ClockView: ...
 
     @property
     def process(self) -> ProcessView: ...

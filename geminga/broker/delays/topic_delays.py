@@ -138,7 +138,8 @@ class TopicDelays:
         """Run this among the topic's tasks. False: it has none yet."""
         if self._tasks is None:
             return False
-        self._tasks.start_soon(work)
+        worker = self._clock.worker("the index of delayed messages is opened")
+        self._tasks.start_soon(work if worker is None else worker.to_rest_after(work))
         return True
 
     async def open(self, delays: SubscriptionDelays) -> OpenedIndex:

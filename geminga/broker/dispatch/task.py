@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import trio
 
 if TYPE_CHECKING:
-    from geminga.clock import Clock
+    from geminga.clock import Clock, Worker
 
 
 class Sleeper:
@@ -51,6 +51,12 @@ class Sleeper:
             await trio.lowlevel.checkpoint()
         self._is_woken = False
 
+    def begins(self) -> None:
+        """The task has started; until its first sleep it works."""
+
+    def ends(self) -> None:
+        """The task is over."""
+
     async def _sleep_until(self, retry_at_s: float, due_ms: int | None) -> None:
         deadline_s = math.inf
         if retry_at_s < math.inf:
@@ -63,3 +69,33 @@ class Sleeper:
             else:
                 await self._clock.sleep_until_ms(due_ms)
         self._sleep = None
+
+
+class WatchedSleeper(Sleeper):
+    """Under a virtual clock: a jump waits until the task sleeps again."""
+
+    __slots__ = ("_worker",)
+
+    def __init__(self, clock: Clock, worker: Worker) -> None:
+        super().__init__(clock)
+        self._worker = worker
+
+    async def sleep(self, retry_at_s: float, due_ms: int | None) -> None:
+        if not self._is_woken:
+            self._worker.rests()
+        try:
+            await super().sleep(retry_at_s, due_ms)
+        finally:
+            self._worker.works()
+
+    def begins(self) -> None:
+        self._worker.works()
+
+    def ends(self) -> None:
+        self._worker.rests()
+
+
+def sleeper_for(clock: Clock, name: str) -> Sleeper:
+    """For the dispatch task of the subscription that `name` is of."""
+    worker = clock.worker(name)
+    return Sleeper(clock) if worker is None else WatchedSleeper(clock, worker)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from geminga.broker.operator.clock import ClockOperator
 from geminga.broker.operator.delayed_verify import DelayedVerifier
 from geminga.broker.operator.delayed_view import DelayedOperator
 from geminga.broker.operator.dynamic_configuration import DynamicConfiguration
@@ -69,4 +70,5 @@ class View:
         self.delayed = DelayedOperator(
             topics, allows_damage=config.chaos_enabled, verifier=DelayedVerifier(topics, rooms)
         )
+        self.clock = ClockOperator(topics, rooms)
         self.process = process

@@ -18,7 +18,7 @@ from geminga.broker.delays.given_out import GivenOut
 from geminga.broker.delays.subscription_delays import IndexDoor, SubscriptionDelays
 from geminga.broker.dispatch.rate import DispatchLimit, Published, Throttle
 from geminga.broker.dispatch.settings import SubscriptionSettings, Surroundings
-from geminga.broker.dispatch.task import Sleeper
+from geminga.broker.dispatch.task import sleeper_for
 from geminga.broker.flow.subscription_log import SparseLog
 from geminga.broker.subscription.acks import Acks
 from geminga.broker.subscription.consumers import Consumers
@@ -112,7 +112,7 @@ class Subscription:
         self._due_backlog: DueBacklog | None = None
         self.log = SparseLog(clock)
         self.throttle = Throttle(clock)
-        self._sleeper = Sleeper(clock)
+        self._sleeper = sleeper_for(clock, f"{topic.name} / {name}")
         # The bound method itself, without a call in between: each group of published entries calls it.
         self.wake = self._sleeper.wake
         """Have a round run soon. Cheap when one is due already."""
@@ -171,6 +171,13 @@ class Subscription:
         sent.
         """
         task_status.started()
+        self._sleeper.begins()
+        try:
+            await self._run()
+        finally:
+            self._sleeper.ends()
+
+    async def _run(self) -> None:
         if self.delayed.has_index():
             # Before the first round, which would otherwise read all that the index holds back.
             await self.delayed.open()

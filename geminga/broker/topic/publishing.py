@@ -15,7 +15,7 @@ from geminga.broker.topic.producers import Producers
 from geminga.broker.topic.publish_context import PublishContext
 from geminga.errors import GemingaError, NotAllowed, ServiceNotReady, StorageError
 from geminga.wire.commands import unsigned
-from geminga.wire.message_metadata import peek_or_none, stamp
+from geminga.wire.message_metadata import peek_or_none, stamp, virtual_stamp
 from geminga.wire.stored_entry import may_be_delayed
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class Publishing:
         "_rooms",
         "_stamp",
         "_stamp_ms",
+        "_stamp_of",
         "_subscriptions",
         "add_errors",
         "byte_rate",
@@ -113,6 +114,7 @@ class Publishing:
         self._limits: tuple[PublishLimit, ...] = ()
         self._accepted_s = 0.0
         self._stamp_ms = -1
+        self._stamp_of = virtual_stamp if rooms.clock.is_virtual else stamp
         self._stamp = b""
 
     def apply(self, policies: EffectivePolicies) -> None:
@@ -195,7 +197,7 @@ class Publishing:
         now_ms = self._clock.now_ms()
         if now_ms != self._stamp_ms or producer.pending == 1:
             self._stamp_ms = now_ms
-            self._stamp = stamp(now_ms)
+            self._stamp = self._stamp_of(now_ms)
             self._accepted_s = self._now_s()
         # In front, so that the client's bytes and their checksum stay as they are. Every entry has had its
         # stamp from the first release on: expiry by the broker's time can be computed from what is on disk.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,8 +16,56 @@ from geminga.errors import GemingaError
 if TYPE_CHECKING:
     from geminga.broker.topic.rooms import Rooms
     from geminga.broker.topic.topic import Topic
+    from geminga.clock import Clock
 
 log = logging.getLogger("geminga.broker")
+
+
+class Checks:
+    """One kind of work on every loaded topic, every `interval_s` seconds."""
+
+    # One task for each kind of work and none for each topic: a task that sleeps takes 6 KiB.
+    def __init__(
+        self,
+        clock: Clock,
+        loaded: Mapping[str, Topic],
+        interval_s: float,
+        work: Callable[[Topic], Awaitable[None]],
+        end_round: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`end_round` is called after each round, even after a cancelled one."""
+        self._clock = clock
+        self._loaded = loaded
+        self._interval_s = interval_s
+        self._work = work
+        self._end_round = end_round
+        self._running = trio.Lock()
+        self._put_off()
+
+    def _put_off(self) -> None:
+        self.due_ms = self._clock.now_ms() + int(self._interval_s * 1000)
+        """When the next round is due in message time, which only jumps of the clock go by."""
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await trio.sleep(self._interval_s)
+            await self.run_once()
+
+    async def run_once(self) -> None:
+        """An error of one topic is logged, and the round goes on with the next."""
+        async with self._running:
+            self._put_off()
+            try:
+                # A copy: topics are loaded and closed while a round waits for a disk.
+                for topic in tuple(self._loaded.values()):
+                    if not topic.closing:
+                        try:
+                            await self._work(topic)
+                        except GemingaError as error:
+                            log.warning("%s: %s", topic.name, error)
+            finally:
+                self._end_round()
 
 
 class Rounds:
@@ -30,26 +78,40 @@ class Rounds:
         self._rooms = rooms
         self._loaded = loaded
         self._delete = delete
+        self._checks = tuple(self._all_checks())
 
     def start(self, nursery: trio.Nursery) -> None:
         """Start all rounds in `nursery`. They end when it is cancelled."""
-        settings = self._rooms.settings
         nursery.start_soon(self._measure_rates)
-        nursery.start_soon(self._every, settings.trim_interval_s, trim)
-        nursery.start_soon(self._every, settings.expiry_interval_s, expire)
-        idle = IdleDeletions()
-        nursery.start_soon(
-            self._every,
-            settings.inactive_topics_interval_s,
-            partial(self._delete_if_idle, deletions=idle),
-            idle.tell,
+        if write_timeout_s := self._rooms.settings.write_timeout_s:
+            nursery.start_soon(self._watch_writes, write_timeout_s)
+        for checks in self._checks:
+            nursery.start_soon(checks.run)
+
+    def _all_checks(self) -> Iterator[Checks]:
+        settings, idle = self._rooms.settings, IdleDeletions()
+        every = partial(Checks, self._rooms.clock, self._loaded)
+        yield every(settings.trim_interval_s, trim)
+        yield every(settings.expiry_interval_s, expire)
+        yield every(
+            settings.inactive_topics_interval_s, partial(self._delete_if_idle, deletions=idle), idle.tell
         )
-        nursery.start_soon(self._every, settings.subscription_expiry_interval_s, expire_subscriptions)
-        nursery.start_soon(self._every, settings.dedup_upkeep_s, upkeep_deduplication)
-        if settings.write_timeout_s:
-            nursery.start_soon(self._watch_writes, settings.write_timeout_s)
+        yield every(settings.subscription_expiry_interval_s, expire_subscriptions)
+        yield every(settings.dedup_upkeep_s, upkeep_deduplication)
         if settings.checks_quotas:
-            nursery.start_soon(self._every, settings.quota_interval_s, enforce_quotas)
+            yield every(settings.quota_interval_s, enforce_quotas)
+
+    # -- under a virtual clock -------------------------------------------------------------------------------
+
+    def are_due(self, at_ms: int) -> bool:
+        """Whether a check's interval has passed by then, in message time, since it last ran."""
+        return any(checks.due_ms <= at_ms for checks in self._checks)
+
+    async def run_due(self, at_ms: int) -> None:
+        """Run each such check once, however often its interval has passed."""
+        for checks in self._checks:
+            if checks.due_ms <= at_ms:
+                await checks.run_once()
 
     async def _measure_rates(self) -> None:
         # By the measured time, not the configured one: a busy loop wakes this task late, and rates would be
@@ -73,31 +135,6 @@ class Rounds:
                 accepted_before_s = clock.monotonic_s() - timeout_s
                 for topic in tuple(self._loaded.values()):
                     topic.publishing.fail_overdue(accepted_before_s)
-
-    async def _every(
-        self,
-        interval_s: float,
-        work: Callable[[Topic], Awaitable[None]],
-        end_round: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Call `work` on every loaded topic, every `interval_s` seconds.
-
-        `end_round` is called after each round, even after a cancelled one.
-        """
-        # One task for each kind of work and none for each topic: a task that sleeps takes 6 KiB. An error of
-        # one topic is logged, and the round goes on with the next.
-        while True:
-            await trio.sleep(interval_s)
-            try:
-                # A copy: topics are loaded and closed while a round waits for a disk.
-                for topic in tuple(self._loaded.values()):
-                    if not topic.closing:
-                        try:
-                            await work(topic)
-                        except GemingaError as error:
-                            log.warning("%s: %s", topic.name, error)
-            finally:
-                end_round()
 
     async def _delete_if_idle(self, topic: Topic, deletions: IdleDeletions) -> None:
         if is_to_go(topic):

@@ -63,6 +63,7 @@ class Topics:
         self.catalog = TopicCatalog(rooms)
         self.schemas = SchemaRegistry(rooms.metadata, rooms.clock)
         self.lists = TopicLists(self.catalog.names, rooms.metadata)
+        self.rounds = Rounds(rooms, self.loaded, self._delete_to_the_end)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Own the tasks of all topics. A bug in one of them ends the broker."""
@@ -72,7 +73,7 @@ class Topics:
             self._nursery = nursery
             nursery.start_soon(self._rooms.tail_cache.run_forever)
             await nursery.start(self.lists.run)
-            Rounds(self._rooms, self.loaded, self._delete_to_the_end).start(nursery)
+            self.rounds.start(nursery)
             task_status.started()
             try:
                 await trio.sleep_forever()

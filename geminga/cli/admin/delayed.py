@@ -29,7 +29,6 @@ from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
 from geminga.cli.client.addresses import web_url
 from geminga.cli.client.errors import ClientError
 from geminga.client.admin import delayed_path
-from geminga.clock import RealClock
 from geminga.errors import InvalidName
 from geminga.limits import DUE_MS_MAX, PRECISION_MAX_MS
 from geminga.names import TopicName
@@ -231,7 +230,8 @@ def _expedite(flags: argparse.Namespace) -> int:
 def _postpone(flags: argparse.Namespace) -> int:
     due_ms = flags.until
     if due_ms is None:
-        due_ms = RealClock().now_ms() + flags.wait_ms
+        # Of the broker: its clock may be a virtual one.
+        due_ms = Admin(flags.url).call("GET", "/geminga/clock")["now_ms"] + flags.wait_ms
     if due_ms > DUE_MS_MAX:
         raise Refused(f"the latest time that a message can be given is {time_text(DUE_MS_MAX)}")
     body = {"message": flags.message, "dueMs": due_ms}

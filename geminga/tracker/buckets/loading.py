@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from typing import Final
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -18,6 +20,9 @@ from geminga.tracker.buckets.retrying import (
     BackOff,
 )
 from geminga.tracker.format.stored_bucket import StoredBucket
+
+if TYPE_CHECKING:
+    from geminga.clock import Worker
 
 log = logging.getLogger("geminga.tracker")
 
@@ -58,7 +63,17 @@ class Loader:
 
     async def run(self) -> None:
         """Until cancelled. A bucket that cannot be read never holds up another."""
-        index, signal = self._buckets.index, self._buckets.load_signal
+        worker = self._clock.worker(f"buckets of {self._buckets.owner_text}")
+        if worker is None:
+            await self._run(self._buckets.load_signal.wait)
+        else:
+            try:
+                await self._run(partial(self._wait_for_moves, worker))
+            finally:
+                worker.rests()
+
+    async def _run(self, wait: Callable[[float], Awaitable[None]]) -> None:
+        index = self._buckets.index
         while True:
             for bucket, number in index.wanted(self._clock.now_ms()):
                 failing = self._failing.get(bucket)
@@ -68,7 +83,19 @@ class Loader:
                     await self._load(bucket, number)
             # A bucket that was merged or lost meanwhile would stay here, with its directory, for ever.
             self._failing = {bucket: f for bucket, f in self._failing.items() if not bucket.retired}
-            await signal.wait(self._pause_s())
+            await wait(self._pause_s())
+
+    async def _wait_for_moves(self, worker: Worker, pause_s: float) -> None:
+        """Under a virtual clock: also until a jump comes to the next segment that is wanted."""
+        signal, next_ms = self._buckets.load_signal, self._buckets.index.next_wanted_ms()
+        alarm = None if next_ms is None else worker.alarm(next_ms, signal.set)
+        worker.rests()
+        try:
+            await signal.wait(pause_s)
+        finally:
+            worker.works()
+            if alarm is not None:
+                alarm.cancel()
 
     def _pause_s(self) -> float:
         if not self._buckets.serving:

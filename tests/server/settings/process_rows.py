@@ -133,6 +133,7 @@ DELIVERY_LOG_ROWS = [
         {"delivery_log.topic": "persistent://public/default/log"},
         given=_WRITTEN,
     ),
+    Row("gemingaClock", "virtual", {"clock": "virtual"}),
     Row("gemingaDeliveryLogIntervalMs", "250", {"delivery_log.interval_s": 0.25}, given=_WRITTEN),
     Row("gemingaDeliveryLogFileSizeMB", "3", {"delivery_log.file_bytes_max": 3 * MIB}, given=_WRITTEN),
     Row("gemingaDeliveryLogTotalSizeMB", "30", {"delivery_log.total_bytes_max": 30 * MIB}, given=_WRITTEN),

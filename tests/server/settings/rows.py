@@ -19,6 +19,7 @@ from geminga.config.memory_budget import memory_parts
 from geminga.server.room_settings import (
     bookie_settings,
     broker_settings,
+    clock_kind,
     default_policies,
     delay_settings,
     delivery_log_settings,
@@ -68,6 +69,7 @@ def room_leaves(config: Config) -> Leaves:
         "tail_cache": tail_cache_settings(config),
         "delivery_log": delivery_log_settings(config),
         "listen": listen_settings(config),
+        "clock": clock_kind(config),
         "host_names": host_names(config),
         "service_url": service_url(config, LOCAL_HOST, LOCAL_PORT),
     }

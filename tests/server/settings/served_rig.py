@@ -75,7 +75,7 @@ async def serving(config: Config, data_dir: Path, monkeypatch: pytest.MonkeyPatc
     recorder.watch(listener, "bind", lambda host, port: real_bind("127.0.0.1", 0))
     recorder.watch(Bookie, "open_directories")
     recorder.watch(own_host, "OwnHost")
-    for name in ("BlockCache", "DeliveryLog", "Connections", "View"):
+    for name in ("check_instance", "BlockCache", "DeliveryLog", "Connections", "View"):
         recorder.watch(server, name)
     async with trio.open_nursery() as nursery:
         serve = functools.partial(server.serve, config, data_dir=str(data_dir))
@@ -100,6 +100,7 @@ def _leaves(recorder: Recorder, rooms: Rooms, view: View) -> Leaves:
         "delay": rooms.delay_settings,
         "tail_cache": TailCacheSettings(cache.bytes_max, cache.age_max_ms, cache.backlogged_entries),
         "delivery_log": _delivery_log(recorder) if rooms.delivery_log else None,
+        "clock": recorder.only("check_instance").given["clock"],
         "host_names": HostNames(named["0"], named["listed"]),
         "listen": ListenSettings(binary["0"], binary["1"], web["1"]),
     }

@@ -80,6 +80,7 @@ def test_every_key_of_the_file_reaches_the_server(
         (["--advertised-address", "broker.example"], Config(advertised_address="broker.example")),
         (["--memory", "512M"], Config(memory_mb=512)),
         (["--chaos"], Config(chaos_enabled=True)),
+        (["--clock", "virtual"], Config(geminga_clock="virtual")),
         (["--set", "maxMessageSize=1000"], Config(max_message_size=1000)),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",

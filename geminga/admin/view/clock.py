@@ -1,0 +1,20 @@
+"""The clock for the admin API; `geminga.broker.operator.clock` implements it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from geminga.broker.jumps.jumps import Jump, Wait
+from geminga.broker.operator.clock import ClockReport
+
+
+class ClockView(Protocol):
+    def report(self) -> ClockReport: ...
+
+    async def advance(self, length_ms: int, wait: Wait, wait_s: float) -> Jump:
+        """Everything that falls due by then has happened on return. `Conflict`: the clock is real."""
+        ...
+
+    async def advance_to(self, at_ms: int, wait: Wait, wait_s: float) -> Jump: ...
+
+    async def advance_to_next(self, wait: Wait, wait_s: float) -> Jump: ...

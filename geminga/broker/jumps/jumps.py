@@ -1,0 +1,184 @@
+"""One jump of the virtual clock after the other, from due time to due time."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
+import trio
+
+from geminga.clock import LAST_MS, VirtualClock
+from geminga.errors import Conflict
+
+if TYPE_CHECKING:
+    from geminga.broker.subscription.subscription import Subscription
+    from geminga.broker.topic.rounds import Rounds
+    from geminga.broker.topic.topic import Topic
+
+Wait = Literal["dispatched", "acknowledged"]
+
+EXACT_STOPS_MAX: Final = 256
+"""Stops of one jump that are each at a due time of their own. Beyond, the rest of the jump is done in steps
+of a hundredth of it, since a stop takes half a millisecond: a year with a million due times would take many
+minutes. Within a step a subscription's messages go in the order of the topic, as overdue ones do.
+"""
+COARSE_STOPS: Final = 100
+SETTLE_SECONDS_MAX: Final = 10.0
+"""How long a stop waits for tasks that do not come to rest: a read from a disk that hangs, say."""
+JOIN_SECONDS_MAX: Final = 0.2
+JOINED_LATELY_MS: Final = 1000
+LOOK_S: Final = 0.002
+
+
+class Jump(msgspec.Struct, frozen=True, kw_only=True):
+    """What a jump did."""
+
+    from_ms: int
+    to_ms: int
+    stops: int
+    """Moments at which the clock stood still and tasks were woken."""
+    is_exact: bool
+    """Whether each due time had a stop of its own; False if there were more than `EXACT_STOPS_MAX`."""
+    waiting: list[str]
+    """Subscriptions with due messages that no consumer has room for."""
+    unfinished: list[str]
+    """Tasks that did not come to rest in time at the end."""
+
+
+class Jumps:
+    """The clock's only mover. Jumps that are asked for at the same time happen one after the other."""
+
+    def __init__(
+        self,
+        clock: VirtualClock,
+        loaded: Mapping[str, Topic],
+        rounds: Rounds,
+        save: Callable[[int], Awaitable[None]],
+    ) -> None:
+        """`save` makes durable that the clock will show this time."""
+        self._clock = clock
+        self._loaded = loaded
+        self._rounds = rounds
+        self._save = save
+        self._moving = trio.Lock()
+
+    async def by(self, length_ms: int, wait: Wait = "dispatched", wait_s: float = 30.0) -> Jump:
+        """As `to`, counted from the moment at which the jump begins."""
+        async with self._moving:
+            return await self._jump(self._clock.now_ms() + length_ms, wait, wait_s)
+
+    async def to(self, at_ms: int, wait: Wait = "dispatched", wait_s: float = 30.0) -> Jump:
+        """Move the clock to `at_ms`, past everything that falls due before, in due order.
+
+        Durable before anything happens: after a crash the clock goes on from `at_ms`. With "acknowledged"
+        each stop waits up to `wait_s` seconds until consumers have acknowledged what they were given.
+        Raises `Conflict` for a time in the past or beyond `LAST_MS`. Cancelling leaves the clock
+        where it stands; a start after that goes on from `at_ms`.
+        """
+        async with self._moving:
+            return await self._jump(at_ms, wait, wait_s)
+
+    async def to_next(self, wait: Wait = "dispatched", wait_s: float = 30.0) -> Jump:
+        """To the next due time of a delayed message. `Conflict`: none is waiting."""
+        async with self._moving:
+            await self._joined()
+            await self._settle("dispatched", wait_s)
+            at_ms = next_due_ms(self._loaded)
+            if at_ms is None:
+                raise Conflict(
+                    "no delayed message is waiting on a topic that is loaded: publish one, or connect a "
+                    "consumer, which loads its topic; 'advance' moves the clock all the same"
+                )
+            return await self._jump(max(at_ms, self._clock.now_ms()), wait, wait_s)
+
+    async def _jump(self, to_ms: int, wait: Wait, wait_s: float) -> Jump:
+        clock = self._clock
+        from_ms = clock.now_ms()
+        if to_ms > LAST_MS:
+            raise Conflict(f"the clock cannot go to {to_ms}: its last moment is {LAST_MS}, in May 2109")
+        if to_ms < from_ms:
+            raise Conflict(
+                f"the clock shows {from_ms} and never goes back: {to_ms} is {from_ms - to_ms} ms ago. Start "
+                "a broker on a new data directory for an earlier time"
+            )
+        await self._joined()
+        await self._save(to_ms)
+        stops = 0
+        with clock.held():
+            await self._settle(wait, wait_s)
+            while (now_ms := clock.now_ms()) < to_ms:
+                next_ms = clock.next_alarm_ms()
+                stop_ms = to_ms if next_ms is None else min(max(next_ms, now_ms + 1), to_ms)
+                if stops >= EXACT_STOPS_MAX:
+                    stop_ms = max(stop_ms, min(to_ms, now_ms + self._step_ms(from_ms, to_ms)))
+                # Up to the stop and not to it: what expires before a message is due goes first. What a check
+                # changes may change the next stop as well.
+                if self._rounds.are_due(stop_ms - 1):
+                    clock.move_to(stop_ms - 1)
+                    await self._rounds.run_due(stop_ms - 1)
+                    await self._settle(wait, wait_s)
+                    continue
+                clock.move_to(stop_ms)
+                stops += 1
+                await self._settle(wait, wait_s)
+        return Jump(
+            from_ms=from_ms,
+            to_ms=to_ms,
+            stops=stops,
+            is_exact=stops <= EXACT_STOPS_MAX,
+            waiting=[_name(found) for found in _subscriptions(self._loaded) if found.delayed.has_due()],
+            unfinished=clock.working(),
+        )
+
+    async def _joined(self) -> None:
+        """Give consumers that have just subscribed the time to send their first permits."""
+        # A client's `subscribe` returns before these are sent, so a test that goes on at once would jump past
+        # messages without a consumer with room for them.
+        with trio.move_on_after(SETTLE_SECONDS_MAX):
+            # An index that was found at a start says only when it is read what is due.
+            while any(s.delayed.unknown is not None for s in _subscriptions(self._loaded)):  # noqa: ASYNC110
+                await trio.sleep(LOOK_S)
+        with trio.move_on_after(JOIN_SECONDS_MAX):
+            since_ms = self._clock.now_ms() - JOINED_LATELY_MS
+            # By looking, as for acknowledgements.
+            while any(_has_just_joined(s, since_ms) for s in _subscriptions(self._loaded)):  # noqa: ASYNC110
+                await trio.sleep(LOOK_S)
+
+    def _step_ms(self, from_ms: int, to_ms: int) -> int:
+        return max(1, (to_ms - from_ms) // COARSE_STOPS)
+
+    async def _settle(self, wait: Wait, wait_s: float) -> None:
+        """Wait until what the last move has woken is done."""
+        with trio.move_on_after(SETTLE_SECONDS_MAX):
+            await self._clock.quiet()
+        if wait == "acknowledged":
+            # By looking: an event for each acknowledgement would cost brokers that never jump.
+            with trio.move_on_after(wait_s):
+                while any(map(_is_unacknowledged, _subscriptions(self._loaded))):  # noqa: ASYNC110
+                    await trio.sleep(LOOK_S)
+                await self._clock.quiet()
+
+
+def next_due_ms(loaded: Mapping[str, Topic]) -> int | None:
+    """When the next delayed message of these topics falls due; None if none is waiting."""
+    trackers = (subscription.delayed.tracker for subscription in _subscriptions(loaded))
+    times = (tracker.next_due_ms() for tracker in trackers if tracker is not None)
+    return min((at_ms for at_ms in times if at_ms is not None), default=None)
+
+
+def _subscriptions(loaded: Mapping[str, Topic]) -> Iterable[Subscription]:
+    for topic in tuple(loaded.values()):
+        yield from tuple(topic.subscriptions.values())
+
+
+def _is_unacknowledged(subscription: Subscription) -> bool:
+    return any(consumer.unacked for consumer in subscription.consumers)
+
+
+def _has_just_joined(subscription: Subscription, since_ms: int) -> bool:
+    return any(not c.first_flow_ms and c.connected_since_ms >= since_ms for c in subscription.consumers)
+
+
+def _name(subscription: Subscription) -> str:
+    return f"{subscription.topic.name} / {subscription.name}"

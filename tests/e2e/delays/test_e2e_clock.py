@@ -1,0 +1,355 @@
+"""A virtual clock, moved while official clients are connected: what falls due comes, in due order, and
+nothing before its time; across restarts, and where a kill ends a move.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+from pulsar import ConsumerType, InitialPosition
+
+from tests.e2e.admin_http import Admin
+from tests.e2e.broker_process import ROOT, BrokerProcess
+from tests.e2e.waiting import QUIET_MS, RECEIVE_MS, eventually
+
+pytestmark = pytest.mark.geminga_only
+Make = Callable[..., pulsar.Client]
+TOPIC = "persistent://public/default/reminders"
+NAMESPACE = "/admin/v2/namespaces/public/default"
+DAY_S = 86_400
+DAY_MS = DAY_S * 1000
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path / "data", arguments=["--clock", "virtual"]) as process:
+        yield process
+
+
+def move(broker: BrokerProcess, **body: object) -> Any:
+    answer = Admin(broker.endpoints.web_url).post("/geminga/clock", body)
+    assert answer.status == 200, answer.text
+    return answer.json()
+
+
+def now_ms(broker: BrokerProcess) -> int:
+    shown: int = Admin(broker.endpoints.web_url).get("/geminga/clock").json()["now_ms"]
+    return shown
+
+
+def subscribe(client: pulsar.Client, **options: Any) -> pulsar.Consumer:
+    return client.subscribe(
+        TOPIC, "s", ConsumerType.Shared, initial_position=InitialPosition.Earliest, **options
+    )
+
+
+def send(client: pulsar.Client, **delays_s: float) -> None:
+    """A message for each, whose body is the name."""
+    producer = client.create_producer(TOPIC)
+    for name, delay_s in delays_s.items():
+        producer.send(name.encode(), deliver_after=timedelta(seconds=delay_s))
+    producer.close()
+
+
+def received(consumer: pulsar.Consumer, count: int) -> list[str]:
+    """So many messages, and then none."""
+    found = []
+    for _ in range(count):
+        message = consumer.receive(RECEIVE_MS)
+        consumer.acknowledge(message)
+        found.append(message.data().decode())
+    with pytest.raises(pulsar.Timeout):
+        consumer.receive(QUIET_MS)
+    return found
+
+
+@contextmanager
+def joined(broker: BrokerProcess, make_client: Make) -> Iterator[pulsar.Consumer]:
+    client = make_client(broker.endpoints.service_url)
+    yield subscribe(client)
+    client.close()
+
+
+def test_a_year_in_three_moves_with_restarts_between(broker: BrokerProcess, make_client: Make) -> None:
+    admin = Admin(broker.endpoints.web_url)
+    assert admin.post(f"{NAMESPACE}/messageTTL", 400 * DAY_S).status == 204
+    assert admin.post(
+        f"{NAMESPACE}/retention", {"retentionTimeInMinutes": 10_000_000, "retentionSizeInMB": -1}
+    )
+    began_ms = now_ms(broker)
+    with joined(broker, make_client) as consumer:
+        send(make_client(broker.endpoints.service_url), year=365 * DAY_S, month=30 * DAY_S, soon=2)
+        assert move(broker, ms=DAY_MS)["waiting"] == []
+        assert received(consumer, 1) == ["soon"]
+    broker.stop()
+    broker.start()
+    with joined(broker, make_client) as consumer:
+        jump = move(broker, ms=28 * DAY_MS)
+        assert jump["from_ms"] >= began_ms + DAY_MS
+        assert jump["to_ms"] == jump["from_ms"] + 28 * DAY_MS
+        assert received(consumer, 0) == []
+        move(broker, ms=DAY_MS)
+        assert received(consumer, 1) == ["month"]
+    broker.stop()
+    broker.start()
+    with joined(broker, make_client) as consumer:
+        move(broker, ms=334 * DAY_MS)
+        assert received(consumer, 0) == []
+        move(broker, ms=DAY_MS)
+        assert received(consumer, 1) == ["year"]
+
+
+def test_one_move_brings_all_in_due_order_each_at_its_time(
+    broker: BrokerProcess, make_client: Make, tmp_path: Path
+) -> None:
+    client = make_client(broker.endpoints.service_url)
+    consumer = subscribe(client)
+    send(client, year=365 * DAY_S, month=30 * DAY_S, soon=2, day=DAY_S)
+    jump = move(broker, ms=366 * DAY_MS)
+    assert received(consumer, 4) == ["soon", "day", "month", "year"]
+    assert jump["is_exact"]
+
+
+def test_other_topics_come_in_between(broker: BrokerProcess, make_client: Make) -> None:
+    client = make_client(broker.endpoints.service_url)
+    topics = [f"{TOPIC}-{number}" for number in range(3)]
+    came: list[int] = []
+
+    def listen(consumer: pulsar.Consumer, message: pulsar.Message) -> None:
+        came.append(int(message.data()))
+        consumer.acknowledge(message)
+
+    client.subscribe(topics, "s", ConsumerType.Shared, message_listener=listen)
+    producers = [client.create_producer(topic) for topic in topics]
+    for hour in (5, 1, 4, 0, 3, 2):
+        producers[hour % 3].send(b"%d" % hour, deliver_after=timedelta(hours=hour + 1))
+    move(broker, ms=DAY_MS, wait="acknowledged")
+    assert came == [0, 1, 2, 3, 4, 5]
+
+
+def test_what_expires_before_it_is_due_is_let_go(broker: BrokerProcess, make_client: Make) -> None:
+    admin = Admin(broker.endpoints.web_url)
+    assert admin.post(f"{NAMESPACE}/messageTTL", 10 * DAY_S).status == 204
+    with joined(broker, make_client) as consumer:
+        send(make_client(broker.endpoints.service_url), month=30 * DAY_S, week=7 * DAY_S)
+        move(broker, ms=40 * DAY_MS)
+        assert received(consumer, 1) == ["week"]
+
+
+def test_where_ttl_counts_from_the_due_time_it_is_delivered(tmp_path: Path, make_client: Make) -> None:
+    settings = {"gemingaClock": "virtual", "delayedDeliveryTtlFromDueTimeEnabled": "true"}
+    with BrokerProcess(tmp_path / "from-due", settings=settings) as broker:
+        assert Admin(broker.endpoints.web_url).post(f"{NAMESPACE}/messageTTL", 10 * DAY_S).status == 204
+        with joined(broker, make_client) as consumer:
+            send(make_client(broker.endpoints.service_url), month=30 * DAY_S)
+            move(broker, ms=29 * DAY_MS)
+            assert received(consumer, 0) == []
+            move(broker, ms=2 * DAY_MS)
+            assert received(consumer, 1) == ["month"]
+
+
+def test_retention_ends_within_a_move(broker: BrokerProcess, make_client: Make) -> None:
+    """A ledger that is consumed goes when its retention is over, and not before."""
+    admin = Admin(broker.endpoints.web_url)
+    path = "/admin/v2/persistent/public/default/reminders"
+    week = {"retentionTimeInMinutes": 7 * 24 * 60, "retentionSizeInMB": -1}
+    assert admin.post(f"{NAMESPACE}/retention", week).status == 204
+    client = make_client(broker.endpoints.service_url)
+    consumer = subscribe(client)
+    send(client, now=0)
+    assert received(consumer, 1) == ["now"]
+    assert admin.put(f"{path}/unload").status == 204  # closes the ledger, so that it can be deleted
+    eventually(lambda: admin.get(f"{path}/stats").json()["subscriptions"]["s"]["consumers"])
+
+    def entries() -> int:
+        return sum(found["entries"] for found in admin.get(f"{path}/internalStats").json()["ledgers"])
+
+    move(broker, ms=6 * DAY_MS)
+    assert entries() == 1
+    move(broker, ms=2 * DAY_MS)
+    assert entries() == 0
+
+
+def test_an_unused_topic_and_subscription_go(tmp_path: Path, make_client: Make) -> None:
+    settings = {"gemingaClock": "virtual", "subscriptionExpirationTimeMinutes": str(7 * 24 * 60)}
+    with BrokerProcess(tmp_path / "unused", settings=settings) as broker:
+        admin = Admin(broker.endpoints.web_url)
+        with joined(broker, make_client):
+            pass
+        path = "/admin/v2/persistent/public/default"
+        move(broker, ms=6 * DAY_MS)
+        assert admin.get(f"{path}/reminders/subscriptions").json() == ["s"]
+        move(broker, ms=2 * DAY_MS)
+        move(broker, ms=DAY_MS)
+        assert admin.get(path).json() == []
+
+
+def test_a_reminder_that_sends_the_next_one(broker: BrokerProcess, make_client: Make) -> None:
+    """With `acknowledged` an application keeps up: two weeks of reminders, each sent for the last."""
+    client = make_client(broker.endpoints.service_url)
+    producer = client.create_producer(TOPIC)
+    times = []
+
+    def remind(consumer: pulsar.Consumer, message: pulsar.Message) -> None:
+        times.append(int(message.data()))
+        producer.send(b"%d" % (times[-1] + 1), deliver_after=timedelta(days=1))
+        consumer.acknowledge(message)
+
+    subscribe(client, message_listener=remind)
+    producer.send(b"0", deliver_after=timedelta(days=1))
+    move(broker, ms=14 * DAY_MS + DAY_MS // 2, wait="acknowledged")
+    assert times == list(range(14))
+
+
+def test_due_messages_without_room_are_told(broker: BrokerProcess, make_client: Make) -> None:
+    client = make_client(broker.endpoints.service_url)
+    consumer = subscribe(client, receiver_queue_size=1)
+    send(client, **{f"m{number}": DAY_S for number in range(5)})
+    assert move(broker, ms=2 * DAY_MS)["waiting"] == [f"{TOPIC} / s"]
+    assert sorted(received(consumer, 5)) == [f"m{number}" for number in range(5)]
+    assert move(broker, ms=1)["waiting"] == []
+
+
+def test_to_a_moment_and_to_the_next(broker: BrokerProcess, make_client: Make) -> None:
+    client = make_client(broker.endpoints.service_url)
+    consumer = subscribe(client)
+    admin = Admin(broker.endpoints.web_url)
+    refused = admin.post("/geminga/clock", {"next": True})
+    assert refused.status == 409
+    assert "no delayed message is waiting" in refused.text
+    send(client, later=3 * DAY_S, sooner=2 * DAY_S)
+    eventually(lambda: admin.get("/geminga/clock").json()["next_due_ms"])
+    due_ms = admin.get("/geminga/clock").json()["next_due_ms"]
+    assert move(broker, next=True)["to_ms"] == due_ms
+    assert received(consumer, 1) == ["sooner"]
+    later_ms = admin.get("/geminga/clock").json()["next_due_ms"]
+    assert DAY_MS - 60_000 < later_ms - due_ms < DAY_MS + 60_000
+    move(broker, to_ms=later_ms - 10_000)
+    assert received(consumer, 0) == []
+    move(broker, to_ms=later_ms)
+    assert received(consumer, 1) == ["later"]
+
+
+def test_what_a_move_refuses(broker: BrokerProcess) -> None:
+    admin = Admin(broker.endpoints.web_url)
+    shown_ms = now_ms(broker)
+    for body, status, text in (
+        ({}, 400, "expected one of"),
+        ({"ms": 1, "next": True}, 400, "expected one of"),
+        ({"ms": -1}, 400, "the clock never goes back"),
+        ({"ms": "1d"}, 400, "Expected `int | null`, got `str` - at `$.ms`"),
+        ({"ms": 1, "until": 2}, 400, "unknown field `until`"),
+        ({"ms": 1, "wait": "done"}, 400, "Invalid enum value 'done'"),
+        ({"ms": 1, "wait_seconds": 1e9}, 400, "wait_seconds: expected 0 to 3600"),
+        ({"to_ms": 1}, 409, "never goes back"),
+        ({"to_ms": 2**42}, 409, "its last moment is"),
+        ({"ms": 2**42 - 1}, 409, "its last moment is"),
+        ([], 400, "expected one of"),
+    ):
+        answer = admin.post("/geminga/clock", body)
+        assert (answer.status, text in answer.text) == (status, True), (body, answer.text)
+    assert 0 <= now_ms(broker) - shown_ms < 60_000
+
+
+def test_a_real_clock_cannot_be_moved(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "real") as broker:
+        admin = Admin(broker.endpoints.web_url)
+        assert admin.get("/geminga/clock").json()["clock"] == "real"
+        answer = admin.post("/geminga/clock", {"ms": 1})
+        assert answer.status == 409
+        assert "--clock virtual" in answer.text
+
+
+def test_a_directory_keeps_its_clock(tmp_path: Path, broker: BrokerProcess) -> None:
+    move(broker, ms=DAY_MS)
+    shown_ms = now_ms(broker)
+    broker.stop()
+    other = BrokerProcess(broker.data_dir, arguments=["--clock", "real"], log_path=tmp_path / "other.log")
+    with pytest.raises(AssertionError):
+        other.start()
+    assert "was made for a virtual clock" in (tmp_path / "other.log").read_text()
+    plain = BrokerProcess(broker.data_dir, log_path=tmp_path / "plain.log")
+    with plain:
+        assert now_ms(plain) >= shown_ms
+        assert Admin(plain.endpoints.web_url).get("/geminga/clock").json()["clock"] == "virtual"
+    broker.start()
+
+
+def test_a_kill_within_a_move_never_sets_the_clock_back(broker: BrokerProcess, make_client: Make) -> None:
+    client = make_client(broker.endpoints.service_url)
+    consumer = subscribe(client, receiver_queue_size=1)
+    send(client, day=DAY_S, month=30 * DAY_S, year=365 * DAY_S)
+    target_ms = now_ms(broker) + 400 * DAY_MS
+    # Waits for acknowledgements at its first stop, where the kill finds it.
+    answer: list[object] = []
+
+    def ask() -> None:
+        try:
+            answer.append(move(broker, to_ms=target_ms, wait="acknowledged", wait_seconds=60))
+        except (OSError, EOFError) as error:
+            answer.append(error)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    first = consumer.receive(RECEIVE_MS)
+    assert first.data() == b"day"
+    assert now_ms(broker) < target_ms
+    client.close()
+    broker.send_signal(signal.SIGKILL)
+    asking.join(30)
+    broker.wait()
+    broker.start()
+    assert now_ms(broker) >= target_ms
+    with joined(broker, make_client) as consumer:
+        assert sorted(received(consumer, 3)) == ["day", "month", "year"]
+
+
+def command(broker: BrokerProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"GEMINGA_WEB_URL": broker.endpoints.web_url}
+    line = [sys.executable, "-m", "geminga", *arguments]
+    return subprocess.run(line, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=60)
+
+
+def test_the_command(broker: BrokerProcess, make_client: Make) -> None:
+    shown = command(broker, "clock", "now", "--json")
+    before = json.loads(shown.stdout)
+    assert before["clock"] == "virtual"
+    moved = command(broker, "clock", "advance", "30d")
+    assert moved.returncode == 0, moved.stderr
+    assert "moved by  30 days, 0:00:00" in moved.stdout
+    assert "ahead by  30 days" in command(broker, "clock", "now").stdout
+    assert command(broker, "clock", "to", "2100-01-01T00:00Z").returncode == 0
+    assert "2100-01-01T00:00:" in command(broker, "clock", "now").stdout
+    back = command(broker, "clock", "to", "2099-01-01T00:00Z")
+    assert back.returncode == 1
+    assert back.stderr.startswith("geminga clock: ")
+    assert "never goes back" in back.stderr
+
+
+def test_postponing_goes_by_the_clock_of_the_broker(broker: BrokerProcess, make_client: Make) -> None:
+    client = make_client(broker.endpoints.service_url)
+    consumer = subscribe(client)
+    move(broker, ms=100 * DAY_MS)
+    send(client, once=DAY_S)
+    admin = Admin(broker.endpoints.web_url)
+    eventually(lambda: admin.get("/geminga/clock").json()["next_due_ms"])
+    listed = json.loads(command(broker, "delayed", "list", TOPIC, "--json").stdout)
+    place = "{ledgerId}:{entryId}".format(**listed["messages"][0])
+    done = command(broker, "delayed", "postpone", TOPIC, place, "--for", "3d")
+    assert done.returncode == 0, done.stderr
+    move(broker, ms=2 * DAY_MS)
+    assert received(consumer, 0) == []
+    move(broker, ms=2 * DAY_MS)
+    assert received(consumer, 1) == ["once"]

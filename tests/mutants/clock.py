@@ -1,0 +1,112 @@
+"""Bugs of the virtual clock and of its jumps."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+CLOCK = "geminga/clock.py"
+JUMPS = "geminga/broker/jumps/jumps.py"
+METADATA = "geminga/wire/message_metadata.py"
+STATE = "geminga/metadata/virtual_clock_state.py"
+CLOCK_TESTS = ("tests/test_clock.py",)
+E2E = "tests/e2e/delays/test_e2e_clock.py"
+WIRE_TESTS = ("tests/wire/test_message_metadata.py",)
+
+MUTANTS = (
+    Mutant(
+        "clock-goes-back-with-the-machines",
+        CLOCK,
+        "self._reached_ms = max(self._reached_ms, _wall_ms() + self._offset_ms)",
+        "self._reached_ms = _wall_ms() + self._offset_ms",
+        CLOCK_TESTS,
+        "that message time never goes back",
+    ),
+    Mutant(
+        "clock-ticks-within-a-move",
+        CLOCK,
+        "        if not self._is_held:\n            self._reached_ms",
+        "        if True:\n            self._reached_ms",
+        CLOCK_TESTS,
+        "that what happens at a stop happens at one moment",
+    ),
+    Mutant(
+        "clock-rings-a-moment-late",
+        CLOCK,
+        "alarms[0][0] <= now_ms):",
+        "alarms[0][0] < now_ms):",
+        CLOCK_TESTS,
+        "that a task is woken at its time",
+    ),
+    Mutant(
+        "clock-keeps-cancelled-alarms",
+        CLOCK,
+        "alarms[:] = [entry for entry in alarms if entry[2].call is not None]",
+        "pass",
+        CLOCK_TESTS,
+        "that alarms take bounded memory",
+    ),
+    Mutant(
+        "quiet-does-not-wait-for-the-second-in-line",
+        CLOCK,
+        "generations < GENERATIONS_MAX:",
+        "generations < 1:",
+        CLOCK_TESTS,
+        "that a jump waits for those that the woken ones wake",
+    ),
+    Mutant(
+        "due-by-the-clients-clock",
+        METADATA,
+        "min(stamped_ms + deliver_at_ms - client.publish_time_ms, _INT64_MAX)",
+        "min(deliver_at_ms, _INT64_MAX)",
+        WIRE_TESTS,
+        "that a delay counts from the stamp",
+    ),
+    Mutant(
+        "expiry-by-the-clients-clock",
+        METADATA,
+        "client, body=body, publish_time_ms=stamped_ms, deliver_at_ms=deliver_at_ms",
+        "client, body=body, deliver_at_ms=deliver_at_ms",
+        WIRE_TESTS,
+        "that TTL counts from the stamp",
+    ),
+    Mutant(
+        "jump-is-not-saved",
+        JUMPS,
+        "        await self._save(to_ms)\n",
+        "",
+        (f"{E2E}::test_a_kill_within_a_move_never_sets_the_clock_back",),
+        "that a jump is durable before it begins",
+    ),
+    Mutant(
+        "jump-in-one-step",
+        JUMPS,
+        "stop_ms = to_ms if next_ms is None else min(max(next_ms, now_ms + 1), to_ms)",
+        "stop_ms = to_ms",
+        (f"{E2E}::test_a_reminder_that_sends_the_next_one",),
+        "that a jump stops at each due time",
+    ),
+    Mutant(
+        "checks-after-what-is-due",
+        JUMPS,
+        "if self._rounds.are_due(stop_ms - 1):",
+        "if False:",
+        (f"{E2E}::test_what_expires_before_it_is_due_is_let_go",),
+        "that what expires before it is due is not delivered",
+    ),
+    Mutant(
+        "jump-without-acknowledgements",
+        JUMPS,
+        'if wait == "acknowledged":',
+        "if False:",
+        (f"{E2E}::test_a_reminder_that_sends_the_next_one",),
+        "that a stop waits for the application",
+    ),
+    Mutant(
+        "clock-of-yesterday-after-a-restart",
+        STATE,
+        "return VirtualClock(record.offset_ms, record.reached_ms)",
+        "return VirtualClock(0, record.reached_ms)",
+        (f"{E2E}::test_a_year_in_three_moves_with_restarts_between", "tests/metadata/test_clock_state.py"),
+        "that the offset survives a restart",
+    ),
+)

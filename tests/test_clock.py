@@ -1,0 +1,187 @@
+"""The virtual clock: what it shows, whom it wakes, and when it is quiet."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import trio
+
+from geminga import clock as clock_module
+from geminga.clock import VirtualClock
+
+DAY_MS = 86_400_000
+
+
+class Wall:
+    """The machine's clock, moved by hand."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ms = 1_800_000_000_000
+        monkeypatch.setattr(time, "time_ns", lambda: self.ms * 1_000_000)
+
+
+@pytest.fixture
+def wall(monkeypatch: pytest.MonkeyPatch) -> Wall:
+    return Wall(monkeypatch)
+
+
+def moved(clock: VirtualClock, at_ms: int) -> None:
+    with clock.held():
+        clock.move_to(at_ms)
+
+
+def test_it_ticks_between_moves_and_stands_still_within_one(wall: Wall) -> None:
+    clock = VirtualClock()
+    began_ms = wall.ms
+    wall.ms += 5
+    assert clock.now_ms() == began_ms + 5
+    with clock.held():
+        wall.ms += 1000
+        assert clock.now_ms() == began_ms + 5
+        clock.move_to(began_ms + DAY_MS)
+        wall.ms += 1000
+        assert clock.now_ms() == began_ms + DAY_MS
+    assert clock.now_ms() == began_ms + DAY_MS
+    wall.ms += 7
+    assert clock.now_ms() == began_ms + DAY_MS + 7
+    assert clock.offset_ms == began_ms + DAY_MS + 7 - wall.ms
+
+
+def test_it_never_goes_back(wall: Wall) -> None:
+    clock = VirtualClock(DAY_MS, wall.ms + DAY_MS + 500)
+    assert clock.now_ms() == wall.ms + DAY_MS + 500, "what it has shown before a restart"
+    shown_ms = clock.now_ms()
+    wall.ms -= 3_600_000
+    assert clock.now_ms() == shown_ms
+    moved(clock, shown_ms - 1)
+    assert clock.now_ms() == shown_ms
+    wall.ms += 2
+    assert clock.now_ms() == shown_ms + 2, "after a move it ticks from where it stands"
+
+
+def test_alarms_go_off_in_order_and_once(wall: Wall) -> None:
+    clock = VirtualClock()
+    rang: list[int] = []
+    for at_ms in (30, 10, 20, 40, 10):
+        clock.alarm(wall.ms + at_ms, lambda at_ms=at_ms: rang.append(at_ms))  # type: ignore[misc]
+    cancelled = clock.alarm(wall.ms + 5, lambda: rang.append(5))
+    assert clock.next_alarm_ms() == wall.ms + 5
+    cancelled.cancel()
+    assert clock.next_alarm_ms() == wall.ms + 10
+    moved(clock, wall.ms + 30)
+    assert rang == [10, 10, 20, 30]
+    assert clock.next_alarm_ms() == wall.ms + 40
+    moved(clock, wall.ms + 39)
+    assert rang == [10, 10, 20, 30]
+    moved(clock, wall.ms + 40)
+    assert rang == [10, 10, 20, 30, 40]
+    assert clock.next_alarm_ms() is None
+
+
+def test_cancelled_alarms_are_forgotten(wall: Wall) -> None:
+    """A subscription that each publish wakes makes and cancels one each time."""
+    clock = VirtualClock()
+    kept = [clock.alarm(wall.ms + DAY_MS + number, lambda: None) for number in range(10)]
+    for _ in range(20_000):
+        clock.alarm(wall.ms + DAY_MS, lambda: None).cancel()
+    assert len(clock._alarms) < 3000
+    assert clock.next_alarm_ms() == wall.ms + DAY_MS
+    assert len(kept) == 10
+
+
+async def test_a_sleeper_wakes_with_the_move_to_its_time() -> None:
+    clock = VirtualClock()
+    woken: list[int] = []
+    due_ms = clock.now_ms() + DAY_MS
+
+    async def sleep() -> None:
+        await clock.sleep_until_ms(due_ms)
+        woken.append(clock.now_ms())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(sleep)
+        await trio.testing.wait_all_tasks_blocked()
+        with clock.held():
+            clock.move_to(due_ms - 1)
+            await trio.testing.wait_all_tasks_blocked()
+            assert woken == []
+            clock.move_to(due_ms)
+            await trio.testing.wait_all_tasks_blocked()
+            assert woken == [due_ms]
+    assert clock.next_alarm_ms() is None
+
+
+async def test_it_is_quiet_when_those_that_were_woken_rest() -> None:
+    """Also those that they have woken in turn."""
+    clock = VirtualClock()
+    first, second = clock.worker("first"), clock.worker("second")
+    go, go_on, events = trio.Event(), trio.Event(), []
+
+    async def one() -> None:
+        await go.wait()
+        first.works()
+        await trio.lowlevel.checkpoint()
+        go_on.set()
+        first.rests()
+
+    async def two() -> None:
+        await go_on.wait()
+        second.works()
+        for _ in range(50):
+            await trio.lowlevel.checkpoint()
+        events.append("done")
+        second.rests()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(one)
+        nursery.start_soon(two)
+        await trio.testing.wait_all_tasks_blocked()
+        await clock.quiet()
+        assert events == []
+        go.set()
+        await clock.quiet()
+        assert events == ["done"]
+        assert clock.working() == []
+
+
+async def test_a_worker_that_others_keep_busy_holds_up_nothing() -> None:
+    """Publishers wake a dispatcher all the time: it has rested in between, and that is enough."""
+    clock = VirtualClock()
+    busy = clock.worker("busy")
+
+    async def run() -> None:
+        while True:
+            busy.works()
+            await trio.lowlevel.checkpoint()
+            busy.rests()
+            busy.works()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run)
+        await trio.lowlevel.checkpoint()
+        with trio.fail_after(60):
+            await clock.quiet()
+        assert clock.working() == ["busy"]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_task_that_is_started_counts_from_then_on() -> None:
+    clock = VirtualClock()
+    done: list[str] = []
+
+    async def work() -> None:
+        for _ in range(20):
+            await trio.lowlevel.checkpoint()
+        done.append("opened")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(clock.worker("opening").to_rest_after(work))
+        await clock.quiet()
+        assert done == ["opened"]
+
+
+def test_its_last_moment_fits_into_a_stamp() -> None:
+    from geminga.wire.message_metadata import VIRTUAL_LAST_MS
+
+    assert clock_module.LAST_MS == VIRTUAL_LAST_MS
