@@ -87,7 +87,7 @@ def main() -> None:
         config.write_text(
             "global: {scrape_interval: 2s}\n"
             "scrape_configs:\n"
-            "  - job_name: geminga\n"
+            "  - job_name: broker\n"
             "    metrics_path: /metrics/\n"
             f"    static_configs: [{{targets: ['{target}']}}]\n"
         )
