@@ -85,3 +85,12 @@ def test_alerts_ask_for_metrics_that_exist_and_say_what_to_do() -> None:
             assert name in known or PARTS.sub("", name) in known, (query, name)
     tested = (ROOT / "docker/prometheus/rules_test.yml").read_text()
     assert set(alerts) == set(re.findall(r"alertname: (\w+)", tested))
+
+
+def test_prometheus_loads_rules_and_no_tests_of_rules() -> None:
+    """Prometheus does not start on a file that is none of rules."""
+    config = ROOT / "docker/prometheus/prometheus.yml"
+    patterns = re.findall(r"^  - (\S+\.yml)$", config.read_text(), re.MULTILINE)
+    loaded = [path for pattern in patterns for path in config.parent.glob(pattern)]
+    assert loaded == [RULES]
+    assert RULES.read_text().splitlines()[1] == "groups:"
