@@ -93,10 +93,8 @@ def _of_latencies(bookie: BookieStatistics) -> Iterator[Figure]:
     waiting, queued = float(bookie.reads_waiting), float(bookie.queued_entries)
     for name, text, value in (
         ("bookkeeper_server_READ_ENTRY_IN_PROGRESS", "Reads of entry logs under way", waiting),
-        ("bookkeeper_server_READ_ENTRY_BLOCKED", "Reads of entry logs under way", waiting),
         ("bookkeeper_server_BookieReadThreadPool_queue_0", "Reads of entry logs under way", waiting),
         ("bookkeeper_server_ADD_ENTRY_IN_PROGRESS", "Entries that are not durable yet", queued),
-        ("bookkeeper_server_ADD_ENTRY_BLOCKED", "Entries that no group has taken yet", queued),
         ("bookkeeper_server_BookieWriteThreadPool_queue_0", "Entries that no group has taken yet", queued),
         ("bookie_journal_JOURNAL_QUEUE_SIZE", "Entries that no group has taken yet", queued),
     ):
