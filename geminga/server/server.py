@@ -13,7 +13,7 @@ import logging
 import os
 import socket
 from collections.abc import AsyncIterator, Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
@@ -49,7 +49,7 @@ from geminga.metadata.ledger_ids import LedgerIds
 from geminga.metadata.records import InstanceRecord
 from geminga.metadata.store import MetadataStore
 from geminga.server import listener
-from geminga.server.admission import Admission, Visit
+from geminga.server.admission import Admission, Handler, Visit
 from geminga.server.backup import Backup
 from geminga.server.bookie_opening import open_bookie, open_database
 from geminga.server.descriptors import Division, divide, raise_files_max, warn_if_few
@@ -72,6 +72,9 @@ from geminga.server.room_settings import (
 )
 from geminga.storage.disk import Disk, RealDisk
 from geminga.storage.rocksdb import BlockCache
+
+if TYPE_CHECKING:
+    from geminga.chaos.rules.faults import Faults
 
 log = logging.getLogger("geminga.server")
 
@@ -207,6 +210,7 @@ async def _serve(
     stop: trio.CancelScope,
     task_status: trio.TaskStatus[Addresses],
 ) -> None:
+    faults = _faults(config)
     disk = RealDisk()
     disk.make_directory(data_dir)
     with contextlib.ExitStack() as held:
@@ -268,7 +272,7 @@ async def _serve(
             backup = Backup(disk, data_dir, metadata, metadata_values, bookie, indexes)
             health = HealthCheck(rooms, watch.gone)
             with stop, LoopEdges(bookie.journals, rooms.outgoing, rooms.figures.turns).followed():
-                process = process_of(memory, backup, health)
+                process = process_of(memory, backup, health, faults=faults)
                 doors = _Doors(binary, web, division)
                 # From here on a storage that lacks a descriptor waits for one, and idle connections are
                 # closed for it. Before, no connection could give one back, and an error says so at once.
@@ -303,6 +307,16 @@ def _clock(instance: InstanceRecord, metadata: MetadataStore) -> Clock:
     clock = restored_clock(metadata)
     log.info("the clock of this data directory is virtual and shows %d", clock.now_ms())
     return clock
+
+
+def _faults(config: Config) -> Faults | None:
+    """None without `--chaos`: then no door of the broker is wrapped."""
+    if not config.chaos_enabled:
+        return None
+    from geminga.chaos.rules.faults import Faults
+
+    # Rules last for real time, whatever a virtual clock does.
+    return Faults(RealClock())
 
 
 async def _end_waiting(disk: RealDisk) -> None:
@@ -409,8 +423,13 @@ async def _listen(
         await connections.serve(sock, visit.busy)
 
     async with trio.open_nursery() as service:
+        serve_client: Handler = serve_binary
+        if process.faults is not None:
+            from geminga.chaos.wire.faulty_socket import WireFaults
+
+            serve_client = WireFaults(process.faults.doors["wire"], service).faulty(serve_binary)
         for sock in doors.binary:
-            service.start_soon(listener.accept_forever, sock, service, doors.to_binary, serve_binary)
+            service.start_soon(listener.accept_forever, sock, service, doors.to_binary, serve_client)
         router, names, bodies = LateRouter(view), host_names(config), BodyMemory()
         for sock in doors.web:
             own = OwnHost(names.own, listed=names.listed, is_loopback=listener.is_loopback(sock))
