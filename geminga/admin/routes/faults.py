@@ -6,7 +6,7 @@ from geminga.admin.http.router import Request, Response, Router, json_response
 from geminga.admin.routes.operator_gate import OperatorGate
 from geminga.admin.view.faults import FaultsView
 from geminga.admin.view.process import ProcessView
-from geminga.chaos.rules.places import OPERATIONS, PLACES, WHEN
+from geminga.chaos.rules.places import OPERATIONS, PLACES, POINTS, WHEN
 from geminga.chaos.rules.rule import parse_rule
 
 ROOT = "/geminga/faults"
@@ -58,6 +58,7 @@ class FaultRoutes:
             {
                 place: {
                     "operations": OPERATIONS.get(place, ()),
+                    "points": POINTS if place == "process" else {},
                     "kinds": {
                         name: {
                             "text": kind.text,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from geminga.errors import NotAllowed
 
 if TYPE_CHECKING:
+    from geminga.broker.topic.topics import Topics
     from geminga.chaos.rules.faults import Faults, RuleState
     from geminga.chaos.rules.rule import Rule
 
@@ -17,8 +18,9 @@ NOT_ENABLED = "faults are injected only where the broker was started with --chao
 class FaultsOperator:
     """`faults` is None without `--chaos`."""
 
-    def __init__(self, faults: Faults | None) -> None:
+    def __init__(self, faults: Faults | None, topics: Topics) -> None:
         self._faults = faults
+        self._topics = topics
 
     def check_enabled(self) -> None:
         self._enabled()
@@ -32,7 +34,20 @@ class FaultsOperator:
         return self._enabled().get(rule_id)
 
     async def set(self, rule: Rule) -> RuleState:
-        return self._enabled().set(rule)
+        faults = self._enabled()
+        # Only a broker with faults needs it.
+        from geminga.broker.operator.faults_at_once import act, acts_at_once
+
+        state = faults.set(rule)
+        if not acts_at_once(rule):
+            return state
+
+        try:
+            await act(state.rule, self._topics)
+        except BaseException:
+            faults.clear(state.rule.id)
+            raise
+        return faults.struck(state.rule.id)
 
     def clear(self, rule_id: str) -> RuleState:
         return self._enabled().clear(rule_id)

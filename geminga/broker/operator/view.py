@@ -75,5 +75,5 @@ class View:
             topics, allows_damage=config.chaos_enabled, verifier=DelayedVerifier(topics, rooms)
         )
         self.clock = ClockOperator(topics, rooms)
-        self.faults = FaultsOperator(process.faults)
+        self.faults = FaultsOperator(process.faults, topics)
         self.process = process

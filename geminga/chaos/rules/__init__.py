@@ -1,4 +1,4 @@
-"""Rules of faults: what a rule says, whether it is valid, and when it takes effect. No I/O.
+"""Rules of faults: what a rule says, whether it is valid, and when it takes effect.
 
 `rule.py` has the fields of a rule and checks one that a user sends. `places.py` lists the places, their kinds
 of faults, and the fields that each kind takes. `deciding.py` decides, from the armed rules of a place, the
@@ -9,5 +9,5 @@ generator, so a rule with the same seed makes the same decisions for the same op
 `Door` there. The code of a place asks its door at each operation, and a door without rules answers by an
 empty tuple: `if door.armed:` is all that an operation without rules costs.
 
-Read `Faults` first. Doors are asked on any thread.
+`killing.py` ends the process at a named point. Read `Faults` first. Doors are asked on any thread.
 """

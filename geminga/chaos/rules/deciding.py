@@ -82,6 +82,10 @@ def _fits(pattern: str, topic: str) -> bool:
     return pattern in ("", topic)
 
 
-def decide(armed: Sequence[Armed], facts: Facts, now_s: float) -> tuple[Armed, ...]:
-    """The rules that take effect on this operation, in the order in which they were set."""
-    return tuple(one for one in armed if one.is_hit(facts, now_s))
+def decide(
+    armed: Sequence[Armed], facts: Facts, now_s: float, kinds: frozenset[str] | None = None
+) -> tuple[Armed, ...]:
+    """The rules that take effect on this operation, in the order in which they were set. `kinds` are those
+    that the operation can suffer; None: all.
+    """
+    return tuple(one for one in armed if (not kinds or one.rule.kind in kinds) and one.is_hit(facts, now_s))

@@ -51,11 +51,13 @@ class Door:
         self.on_armed: set[Callable[[], None]] = set()
         """Called on the event loop when the place gets a rule."""
 
-    def hit(self, facts: Facts) -> tuple[Armed, ...]:
-        """The rules that take effect on this operation; it is counted. On any thread."""
+    def hit(self, facts: Facts, kinds: frozenset[str] | None = None) -> tuple[Armed, ...]:
+        """The rules of these kinds (None: of all) that take effect on this operation; it is counted. On any
+        thread.
+        """
         with self._lock:
             now_s = self._clock.monotonic_s()
-            hit = decide(self.armed, facts, now_s)
+            hit = decide(self.armed, facts, now_s, kinds)
             # Ended rules leave, so that a door whose rules have all ended costs nothing again.
             if any(one.end_reason(now_s) for one in self.armed):
                 self.armed = tuple(one for one in self.armed if not one.end_reason(now_s))

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from geminga.chaos.rules.places import OPERATIONS, PLACES, WHEN
+from geminga.chaos.rules.places import OPERATIONS, PLACES, POINTS, WHEN
 from geminga.errors import PeerError
 
 DURATION_MS_MAX: Final = 24 * 3_600_000
@@ -47,6 +47,8 @@ class Rule(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=Tr
     """-1: any."""
     which: str = ""
     """Which buckets: `first`, `last` (by due time) or `all`."""
+    quietly: bool = False
+    """Whether the broker has to find out by itself that a bucket is damaged."""
     name: str = ""
     """Of a cursor's property, or of a named point of the process."""
     probability: float = 1.0
@@ -132,6 +134,8 @@ def check_rule(rule: Rule) -> None:
     operations = OPERATIONS.get(rule.place, ())
     if rule.operation and rule.operation not in operations:
         raise InvalidRule(f"operation: expected one of {', '.join(operations)}, not {rule.operation[:100]!r}")
+    if rule.place == "process" and rule.kind == "kill" and rule.name not in POINTS:
+        raise InvalidRule(f"name: expected a point, one of {', '.join(POINTS)}, not {rule.name[:100]!r}")
     if rule.command:
         _check_command(rule.command)
 

@@ -9,7 +9,8 @@ from typing import Self, TypeVar, cast
 
 import trio
 
-from geminga.chaos.rules.faults import Door
+from geminga.chaos.rules.faults import Door, Faults
+from geminga.chaos.rules.killing import Points
 from geminga.chaos.wire.relay import Relay, peer_version
 
 T = TypeVar("T")
@@ -37,7 +38,7 @@ class FaultySocket:
         self.recv = self._sock.recv
         return self._greeting
 
-    def relay(self, door: Door) -> Relay | None:
+    def relay(self, door: Door, points: Points) -> Relay | None:
         """A relay, to be run by the caller, that owns the socket from now on; None if there is one already.
         Raises OSError if the system has no descriptor left.
         """
@@ -48,7 +49,7 @@ class FaultySocket:
         own.setblocking(False)
         other.setblocking(False)
         # Another descriptor of the same socket: the connection may be waiting for the first one right now.
-        relay = Relay(door, self._sock.dup(), other, f"{host}:{port}")
+        relay = Relay(door, points, self._sock.dup(), other, f"{host}:{port}")
         relay.version = peer_version(self._greeting)
         self._relayed = own
         self.recv, self.send, self.fileno = own.recv, own.send, own.fileno
@@ -74,12 +75,15 @@ class FaultySocket:
 class WireFaults:
     """All sockets of the binary port."""
 
-    def __init__(self, door: Door, nursery: trio.Nursery) -> None:
+    def __init__(self, faults: Faults, nursery: trio.Nursery) -> None:
         """Relays run in `nursery`."""
-        self._door = door
+        self._door = faults.doors["wire"]
+        self._points = Points(faults.doors["process"])
         self._nursery = nursery
         self._sockets: set[FaultySocket] = set()
-        door.on_armed.add(self._relay_all)
+        # A relay is also what sees that a receipt was sent, which is a point of the process.
+        self._door.on_armed.add(self._relay_all)
+        self._points.door.on_armed.add(self._relay_all)
 
     def faulty(self, serve: Serve[T]) -> Serve[T]:
         """`serve` for a socket that a relay can take over."""
@@ -87,7 +91,7 @@ class WireFaults:
         async def serve_wrapped(sock: socket.socket, visit: T) -> None:
             wrapped = FaultySocket(sock)
             self._sockets.add(wrapped)
-            if self._door.armed:
+            if self._door.armed or self._points.door.armed:
                 self._relay(wrapped)
             try:
                 # A connection uses only the methods that the wrapped socket has.
@@ -103,7 +107,7 @@ class WireFaults:
 
     def _relay(self, wrapped: FaultySocket) -> None:
         try:
-            relay = wrapped.relay(self._door)
+            relay = wrapped.relay(self._door, self._points)
         except OSError:
             return  # reset meanwhile, or no descriptor left: this connection stays as it is
         if relay is not None:

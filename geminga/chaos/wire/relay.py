@@ -13,6 +13,7 @@ import trio
 from geminga import limits
 from geminga.chaos.rules.deciding import Armed, Facts
 from geminga.chaos.rules.faults import Door
+from geminga.chaos.rules.killing import Points
 from geminga.chaos.wire.frames import Frames, Piece
 from geminga.wire import pulsar_pb2 as pb
 
@@ -34,6 +35,7 @@ class _Leaving(NamedTuple):
     data: bytes
     bytes_per_s: int = 0
     end: str = ""
+    is_receipt: bool = False
 
 
 def peer_version(connect: bytes) -> str:
@@ -50,9 +52,12 @@ def peer_version(connect: bytes) -> str:
 class Relay:
     """One connection. `run` ends when both directions have."""
 
-    def __init__(self, door: Door, client: socket.socket, broker: socket.socket, address: str) -> None:
+    def __init__(
+        self, door: Door, points: Points, client: socket.socket, broker: socket.socket, address: str
+    ) -> None:
         """Takes over both sockets, which do not block."""
         self._door = door
+        self.points = points
         self._client = client
         self._broker = broker
         self.address = address
@@ -141,7 +146,7 @@ class _Direction:
         # Never before an earlier frame: a delay that ends, or that is shorter, does not reorder a stream.
         due_s = max(self._last_due_s, trio.current_time() + delay_s)
         self._last_due_s = due_s
-        self._put(_Leaving(due_s, data, rate, end))
+        self._put(_Leaving(due_s, data, rate, end, piece.command == "SEND_RECEIPT"))
 
     def _facts(self, piece: Piece) -> Facts:
         relay = self._relay
@@ -159,6 +164,8 @@ class _Direction:
             leaving = self._leaving.popleft()
             await trio.sleep_until(leaving.due_s)
             await self._send(leaving.data, leaving.bytes_per_s)
+            if leaving.is_receipt:
+                self._relay.points.passed("receipt-sent")
             self._held_bytes -= len(leaving.data)
             self._tell()
             if leaving.end == "half-close":

@@ -72,6 +72,7 @@ def _add_set(made: argparse.ArgumentParser) -> None:
     for name, (metavar, text) in FLAGS.items():
         made.add_argument(f"--{name}", metavar=metavar, help=text)
     made.add_argument("--ledger", dest="ledgerId", type=positive, metavar="ID", help="of a bucket")
+    made.add_argument("--quietly", action="store_true", default=None, help="the broker finds out by itself")
     made.add_argument("--latency", dest="latencyMs", type=duration_ms, metavar="TIME", help="such as 50ms")
     made.add_argument("--rate", dest="bytesPerS", type=positive, metavar="BYTES", help="bytes per second")
     made.add_argument("--probability", type=float, metavar="P", help="above 0, at most 1 (default: 1)")
@@ -93,6 +94,7 @@ FIELDS = (
     "id",
     *FLAGS,
     "ledgerId",
+    "quietly",
     "latencyMs",
     "bytesPerS",
     "probability",
@@ -156,6 +158,8 @@ def place_lines(places: Any) -> Iterable[str]:
                 yield f"    takes {', '.join(kind['takes'])}"
         if facts["operations"]:
             yield f"    operations of {place}: {', '.join(facts['operations'])}"
+        for point, text in facts["points"].items():
+            yield f"    point {point}: {text}"
 
 
 def _fault(state: Any) -> str:

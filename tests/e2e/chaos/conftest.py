@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -70,6 +70,3 @@ def faults(chaos_broker: BrokerProcess) -> Iterator[Faults]:
     found = Faults(chaos_broker)
     yield found
     found.clear_all()
-
-
-Starts = Callable[..., BrokerProcess]
