@@ -63,6 +63,7 @@ class ManagedLedger:
         self.find_first = self.reads.find_first
         self.attach = self._appender.attach
         self.apply = self._appender.apply
+        self.fence = self._appender.fence
         self.run_in = life.run_in
         self.trim = life.trim
         self.terminate = life.terminate

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from geminga.bookie.index.database import IndexDatabase, opened_with
 from geminga.bookie.records.file_names import entry_log_directory, journal_directory
@@ -38,6 +38,12 @@ from geminga.storage.key_value import RocksKeyValue
 from geminga.storage.rocksdb import BlockCache
 
 
+class IndexOf(Protocol):
+    """Opens the database of one index: `IndexDatabase`, or a class that extends it."""
+
+    def __call__(self, disk: Disk, path: str, *, block_cache: BlockCache | None = None) -> IndexDatabase: ...
+
+
 class OpenBookie(NamedTuple):
     """Recovered, and not running yet. The caller must run the indexes, too."""
 
@@ -55,10 +61,11 @@ async def open_bookie(
     instance: InstanceRecord,
     block_cache: BlockCache,
     held: contextlib.ExitStack,
+    index_of: IndexOf = IndexDatabase,
 ) -> OpenBookie:
     """Open the bookie; `held` closes indexes and releases directories. `metadata.run` must be running,
-    because a first start with other directories than the default records them. Raises StorageError,
-    including ForeignLists.
+    because a first start with other directories than the default records them. `index_of` opens one index.
+    Raises StorageError, including ForeignLists.
     """
     # An unmounted disk leaves an empty directory behind. A start once began an empty bookie there, beside
     # metadata that knew ledgers.
@@ -68,7 +75,7 @@ async def open_bookie(
         raise ForeignLists(gone)
     await disk.run(claim_default_directory, disk, data_dir, lists, instance.instance_id)
     indexes = [
-        await disk.run(_open_index, disk, index_directory(data_dir, name), block_cache, held)
+        await disk.run(_open_index, index_of, disk, index_directory(data_dir, name), block_cache, held)
         for name in lists.ledgers
     ]
     open_all = functools.partial(
@@ -96,9 +103,11 @@ def _paths_of(data_dir: str, lists: DirectoryLists) -> list[str]:
     ]
 
 
-def _open_index(disk: Disk, path: str, cache: BlockCache, held: contextlib.ExitStack) -> IndexDatabase:
+def _open_index(
+    index_of: IndexOf, disk: Disk, path: str, cache: BlockCache, held: contextlib.ExitStack
+) -> IndexDatabase:
     disk.make_directory(path.rpartition("/")[0])
-    index = IndexDatabase(disk, path, block_cache=cache)
+    index = index_of(disk, path, block_cache=cache)
     held.callback(index.close)
     return index
 

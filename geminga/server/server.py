@@ -13,7 +13,7 @@ import logging
 import os
 import socket
 from collections.abc import AsyncIterator, Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
@@ -54,6 +54,7 @@ from geminga.server.backup import Backup
 from geminga.server.bookie_opening import open_bookie, open_database
 from geminga.server.descriptors import Division, divide, raise_files_max, warn_if_few
 from geminga.server.directory_watch import DirectoryWatch
+from geminga.server.fault_parts import fault_parts, faulty_wire, with_faults
 from geminga.server.loop_edges import LoopEdges
 from geminga.server.memory_report import MemoryMeter
 from geminga.server.metadata_check import METADATA, aside_text, check_metadata
@@ -72,6 +73,9 @@ from geminga.server.room_settings import (
 )
 from geminga.storage.disk import Disk, RealDisk
 from geminga.storage.rocksdb import BlockCache
+
+if TYPE_CHECKING:
+    from geminga.chaos.rules.faults import Faults
 
 log = logging.getLogger("geminga.server")
 
@@ -207,7 +211,7 @@ async def _serve(
     stop: trio.CancelScope,
     task_status: trio.TaskStatus[Addresses],
 ) -> None:
-    disk = RealDisk()
+    faults, disk, metadata_of, index_of = fault_parts(config)
     disk.make_directory(data_dir)
     with contextlib.ExitStack() as held:
         _refuse_foreign(disk, data_dir)
@@ -224,7 +228,7 @@ async def _serve(
         )
         failure = _Failure(stop)
         async with trio.open_nursery() as storage:
-            metadata = MetadataStore(metadata_values)
+            metadata = metadata_of(metadata_values)
             await storage.start(failure.watch, metadata.run)
             # Before the bookie is opened: its directories have cookies with the id of this instance.
             instance = await check_instance(
@@ -235,7 +239,7 @@ async def _serve(
             )
             clock = _clock(instance, metadata)
             bookie, indexes, directories = await open_bookie(
-                config, disk, data_dir, metadata, instance, block_cache, held
+                config, disk, data_dir, metadata, instance, block_cache, held, index_of
             )
             for index in indexes:
                 await storage.start(failure.watch, index.run)
@@ -248,7 +252,7 @@ async def _serve(
             if aside:
                 log.warning("%s", await disk.run(aside_text, disk, data_dir, lists, bookie, aside))
             await sweep_orphan_ledgers(bookie, metadata)
-            rooms = await _rooms(config, clock, metadata, bookie, disk)
+            rooms = await _rooms(config, clock, metadata, bookie, disk, faults)
             topics = Topics(rooms)
             if rooms.delivery_log is not None:
                 await storage.start(failure.watch, rooms.delivery_log.run)
@@ -268,7 +272,7 @@ async def _serve(
             backup = Backup(disk, data_dir, metadata, metadata_values, bookie, indexes)
             health = HealthCheck(rooms, watch.gone)
             with stop, LoopEdges(bookie.journals, rooms.outgoing, rooms.figures.turns).followed():
-                process = process_of(memory, backup, health)
+                process = process_of(memory, backup, health, faults=faults)
                 doors = _Doors(binary, web, division)
                 # From here on a storage that lacks a descriptor waits for one, and idle connections are
                 # closed for it. Before, no connection could give one back, and an error says so at once.
@@ -326,7 +330,14 @@ def _refuse_foreign(disk: Disk, data_dir: str) -> None:
         )
 
 
-async def _rooms(config: Config, clock: Clock, metadata: MetadataStore, bookie: Bookie, disk: Disk) -> Rooms:
+async def _rooms(
+    config: Config,
+    clock: Clock,
+    metadata: MetadataStore,
+    bookie: Bookie,
+    disk: Disk,
+    faults: Faults | None,
+) -> Rooms:
     namespaces = Namespaces(metadata, clock, cluster=config.cluster_name)
     await namespaces.bootstrap()
     cache = tail_cache_settings(config)
@@ -352,7 +363,7 @@ async def _rooms(config: Config, clock: Clock, metadata: MetadataStore, bookie: 
         publish_limit=publish_limit(settings.publish_rate.messages, settings.publish_rate.bytes),
         ledger_settings=ledger_settings(config),
         subscription_settings=subscription_settings(config),
-        delay_settings=delay_settings(config),
+        delay_settings=with_faults(delay_settings(config), faults),
         delivery_log=_delivery_log(config, disk, clock),
     )
 
@@ -409,8 +420,9 @@ async def _listen(
         await connections.serve(sock, visit.busy)
 
     async with trio.open_nursery() as service:
+        serve_client = faulty_wire(serve_binary, process.faults, service)
         for sock in doors.binary:
-            service.start_soon(listener.accept_forever, sock, service, doors.to_binary, serve_binary)
+            service.start_soon(listener.accept_forever, sock, service, doors.to_binary, serve_client)
         router, names, bodies = LateRouter(view), host_names(config), BodyMemory()
         for sock in doors.web:
             own = OwnHost(names.own, listed=names.listed, is_loopback=listener.is_loopback(sock))

@@ -19,6 +19,7 @@ from tests.e2e.broker_process import BrokerProcess
 
 ADDRESS = "10.77.0.9"
 ROUTE = "/geminga/delayed/persistent/public/default/t/subscription/s/lose-bucket"
+FAULTS = "/geminga/faults"
 REBOUND = {"Host": "evil.example", "Origin": "http://evil.example"}
 
 
@@ -64,6 +65,9 @@ def main(directory: Path, token: str) -> dict[str, Any]:
             "elsewhere, wrong": ask(ADDRESS, port, ROUTE, wrong),
             "elsewhere, empty": ask(ADDRESS, port, ROUTE, {"Authorization": "Bearer "}),
             "elsewhere, right": ask(ADDRESS, port, ROUTE, right),
+            "faults, loopback": ask("127.0.0.1", port, FAULTS, {}),
+            "faults, elsewhere": ask(ADDRESS, port, FAULTS, wrong),
+            "faults, right": ask(ADDRESS, port, FAULTS, right),
             "elsewhere, backup": ask(
                 ADDRESS, port, "/geminga/backup", right, {"directory": str(directory / "copy")}
             ),

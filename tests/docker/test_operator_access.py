@@ -56,6 +56,12 @@ def test_without_a_token_only_the_own_machine_may(tmp_path: Path) -> None:
     }
     assert "start the broker with GEMINGA_OPERATOR_TOKEN set" in answers["elsewhere"][1]
     assert answers["elsewhere, backup"][0] == 403
+    # 400: it was let in, and the body is no rule.
+    assert statuses(answers, "faults, loopback", "faults, elsewhere", "faults, right") == {
+        "faults, loopback": 400,
+        "faults, elsewhere": 403,
+        "faults, right": 403,
+    }
     assert answers["command"][0] == 1
     assert "start the broker with GEMINGA_OPERATOR_TOKEN set" in answers["command"][1]
 
@@ -69,6 +75,9 @@ def test_the_token_opens_beyond_loopback_and_is_seen_nowhere(tmp_path: Path) -> 
         "elsewhere, wrong": 401,
         "elsewhere, empty": 401,
         "elsewhere, right": 404,
+        "faults, loopback": 400,
+        "faults, elsewhere": 401,
+        "faults, right": 400,
         "elsewhere, backup": 200,
         "page, right": 403,
         "page on loopback": 403,

@@ -16,6 +16,7 @@ TABLES = (
     "admin",
     "bookie",
     "broker",
+    "chaos",
     "clock",
     "cli",
     "managed_ledger",

@@ -11,6 +11,7 @@ from geminga.admin.routes.cluster.brokers import BrokerRoutes
 from geminga.admin.routes.cluster.clusters import ClusterRoutes
 from geminga.admin.routes.cluster.resources import ResourceRoutes
 from geminga.admin.routes.delayed import DelayedRoutes
+from geminga.admin.routes.faults import FaultRoutes
 from geminga.admin.routes.index import IndexRoutes
 from geminga.admin.routes.lookup import LookupRoutes
 from geminga.admin.routes.metrics import MetricsRoutes
@@ -58,9 +59,10 @@ def router_for(view: BrokerView) -> Router:
     TopicPermissionRoutes(view.namespaces, view.topics).add_to(router)
     TopicClusterRoutes(view.namespaces, view.policies, view.topics).add_to(router)
     LookupRoutes(view, view.namespaces, view.topics).add_to(router)
-    MetricsRoutes(view, view.statistics, view.process).add_to(router)
+    MetricsRoutes(view, view.statistics, view.process, view.faults).add_to(router)
     DelayedRoutes(view.delayed, view.process).add_to(router)
     ClockRoutes(view.clock, view.process).add_to(router)
     BackupRoutes(view.process).add_to(router)
+    FaultRoutes(view.faults, view.process).add_to(router)
     AboutRoutes(router).add_to(router)
     return router

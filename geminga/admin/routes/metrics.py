@@ -9,6 +9,7 @@ import trio
 
 from geminga.admin.http.router import Request, Response, Router, json_response
 from geminga.admin.view.broker import BrokerIdentity
+from geminga.admin.view.faults import FaultsView
 from geminga.admin.view.process import ProcessView
 from geminga.admin.view.statistics import StatisticsView
 
@@ -19,10 +20,13 @@ OPEN_METRICS: Final = "application/openmetrics-text"
 
 
 class MetricsRoutes:
-    def __init__(self, broker: BrokerIdentity, statistics: StatisticsView, process: ProcessView) -> None:
+    def __init__(
+        self, broker: BrokerIdentity, statistics: StatisticsView, process: ProcessView, faults: FaultsView
+    ) -> None:
         self._broker = broker
         self._statistics = statistics
         self._process = process
+        self._faults = faults
         self._scrapes: Scrapes | None = None
 
     def add_to(self, router: Router) -> None:
@@ -47,5 +51,5 @@ class MetricsRoutes:
             module = await trio.to_thread.run_sync(importlib.import_module, "geminga.admin.routes.scrapes")
             # Another scrape may have come while this one imported.
             if self._scrapes is None:
-                self._scrapes = module.Scrapes(self._broker, self._statistics, self._process)
+                self._scrapes = module.Scrapes(self._broker, self._statistics, self._process, self._faults)
         return self._scrapes

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from geminga.admin.metrics.bookie import bookie_figures
 from geminga.admin.metrics.emulated import Collections, cache_figures, jvm_figures, request_figures
 from geminga.admin.metrics.exposition import Levels, exposition
+from geminga.admin.metrics.faults import fault_figures
 from geminga.admin.metrics.own import group_figures, log_figures, memory_figures, turn_figures
 from geminga.admin.metrics.page import Pages
 from geminga.admin.metrics.process import process_figures
 from geminga.admin.metrics.text import OPEN_METRICS, PLAIN
 from geminga.admin.view.broker import BrokerIdentity
+from geminga.admin.view.faults import FaultsView
 from geminga.admin.view.process import ProcessView
 from geminga.admin.view.statistics import StatisticsView
 
@@ -19,10 +21,13 @@ from geminga.admin.view.statistics import StatisticsView
 class Scrapes:
     """Draws pages from what the broker tells of itself."""
 
-    def __init__(self, broker: BrokerIdentity, statistics: StatisticsView, process: ProcessView) -> None:
+    def __init__(
+        self, broker: BrokerIdentity, statistics: StatisticsView, process: ProcessView, faults: FaultsView
+    ) -> None:
         self._config = broker.config
         self._statistics = statistics
         self._process = process
+        self._faults = faults
         self._collections = Collections()
         self._collections.begin()
         self.pages = Pages(self._draw)
@@ -42,6 +47,7 @@ class Scrapes:
             *turn_figures(broker.turns),
             *memory_figures(memory),
             *log_figures(process.dropped_log_lines()),
+            *fault_figures(self._faults.in_force(), self._faults.hits()),
             *self.pages.figures(),
             *jvm_figures(memory, self._collections, cluster, host),
             *cache_figures(broker, bookie, cluster),

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from geminga.admin.view.clock import ClockView
 from geminga.admin.view.delayed import DelayedView
+from geminga.admin.view.faults import FaultsView
 from geminga.admin.view.messages import MessagesView
 from geminga.admin.view.process import ProcessView
 from geminga.admin.view.statistics import StatisticsView
@@ -61,6 +62,9 @@ class BrokerView(BrokerIdentity, Protocol):
 
     @property
     def clock(self) -> ClockView: ...
+
+    @property
+    def faults(self) -> FaultsView: ...
 
     @property
     def process(self) -> ProcessView: ...

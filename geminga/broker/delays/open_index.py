@@ -79,8 +79,9 @@ def new_buckets(
         # the backlog.
         return min((cursor.mark_delete for cursor in durable_cursors(ledger)), default=LATEST)
 
+    new_store = settings.new_store or BucketStore
     return Buckets(
-        BucketStore(ledger.storage),
+        new_store(ledger.storage),
         owner,
         clock,
         index_settings,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -40,3 +41,5 @@ class DelaySettings(msgspec.Struct, frozen=True, kw_only=True):
     """-1: no limit [delayedDeliveryMaxIndexesPerBucketSnapshotSegment]"""
     buckets_max: int = -1
     """-1: none [delayedDeliveryMaxNumBuckets]"""
+    new_store: Callable[..., Any] | None = None
+    """Makes the store of a topic's buckets; None: `BucketStore`"""

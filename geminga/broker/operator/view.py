@@ -8,6 +8,7 @@ from geminga.broker.operator.clock import ClockOperator
 from geminga.broker.operator.delayed_verify import DelayedVerifier
 from geminga.broker.operator.delayed_view import DelayedOperator
 from geminga.broker.operator.dynamic_configuration import DynamicConfiguration
+from geminga.broker.operator.faults_view import FaultsOperator
 from geminga.broker.operator.loaded_topics import LoadedTopics
 from geminga.broker.operator.messages import MessagesOperator
 from geminga.broker.operator.statistics import StatisticsOperator
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from geminga.broker.policies.policies import EffectivePolicies
     from geminga.broker.topic.rooms import Rooms
     from geminga.broker.topic.topics import Topics
+    from geminga.chaos.rules.faults import Faults
     from geminga.config.config import Config
 
 
@@ -36,6 +38,8 @@ class Process(NamedTuple):
     health: Callable[[], Awaitable[HealthReport]]
     dropped_log_lines: Callable[[], int]
     operator_token: OperatorToken = NO_OPERATOR_TOKEN
+    faults: Faults | None = None
+    """None without `--chaos`."""
 
 
 class View:
@@ -71,4 +75,5 @@ class View:
             topics, allows_damage=config.chaos_enabled, verifier=DelayedVerifier(topics, rooms)
         )
         self.clock = ClockOperator(topics, rooms)
+        self.faults = FaultsOperator(process.faults, topics)
         self.process = process

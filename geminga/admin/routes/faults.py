@@ -1,0 +1,73 @@
+"""`/geminga/faults`: the rules by which faults are injected into this broker (`--chaos`)."""
+
+from __future__ import annotations
+
+from geminga.admin.http.router import Request, Response, Router, json_response
+from geminga.admin.routes.operator_gate import OperatorGate
+from geminga.admin.view.faults import FaultsView
+from geminga.admin.view.process import ProcessView
+from geminga.chaos.rules.places import OPERATIONS, PLACES, POINTS, WHEN
+from geminga.chaos.rules.rule import parse_rule
+
+ROOT = "/geminga/faults"
+
+
+class FaultRoutes:
+    def __init__(self, faults: FaultsView, process: ProcessView) -> None:
+        self._faults = faults
+        self._gate = OperatorGate(process)
+
+    def add_to(self, router: Router) -> None:
+        router.add("GET", ROOT, self.rules)
+        router.add("POST", ROOT, self.set)
+        router.add("DELETE", ROOT, self.clear_all)
+        router.add("GET", f"{ROOT}/places", self.places)
+        router.add("GET", f"{ROOT}/rules/{{id}}", self.rule)
+        router.add("DELETE", f"{ROOT}/rules/{{id}}", self.clear)
+
+    async def rules(self, request: Request) -> Response:
+        """The rules that are in force, and those that have ended, in the order in which they were set."""
+        self._gate.check(request)
+        return json_response(self._faults.rules())
+
+    async def set(self, request: Request) -> Response:
+        """Put a rule in force. Body: {"place", "kind", and the fields that this kind takes}."""
+        self._gate.check(request)
+        self._faults.check_enabled()
+        return json_response(await self._faults.set(parse_rule(request.json())))
+
+    async def rule(self, request: Request) -> Response:
+        """One rule, and how often it was hit."""
+        self._gate.check(request)
+        return json_response(self._faults.get(request.parameters["id"]))
+
+    async def clear(self, request: Request) -> Response:
+        """End a rule, and remove it from the list."""
+        self._gate.check(request)
+        return json_response(self._faults.clear(request.parameters["id"]))
+
+    async def clear_all(self, request: Request) -> Response:
+        """End all rules."""
+        self._gate.check(request)
+        return json_response(self._faults.clear_all())
+
+    async def places(self, request: Request) -> Response:
+        """The places, their kinds of faults, and the fields that a rule of each kind takes."""
+        self._gate.check(request)
+        return json_response(
+            {
+                place: {
+                    "operations": OPERATIONS.get(place, ()),
+                    "points": POINTS if place == "process" else {},
+                    "kinds": {
+                        name: {
+                            "text": kind.text,
+                            "needs": sorted(kind.needs),
+                            "takes": sorted(kind.takes | (frozenset() if kind.at_once else WHEN)),
+                        }
+                        for name, kind in kinds.items()
+                    },
+                }
+                for place, kinds in PLACES.items()
+            }
+        )

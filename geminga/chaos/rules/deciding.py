@@ -1,0 +1,91 @@
+"""Decides which rules take effect on one operation. Pure but for the counts of the rules themselves."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from geminga.chaos.rules.rule import Rule
+
+
+class Facts(NamedTuple):
+    """What is known of one operation. Empty text and -1: not known, or not applicable."""
+
+    client: str = ""
+    version: str = ""
+    command: str = ""
+    direction: str = ""
+    operation: str = ""
+    path: str = ""
+    topic: str = ""
+    subscription: str = ""
+    ledger_id: int = -1
+    name: str = ""
+
+
+class Armed:
+    """A rule in force, with its counts and its generator of random numbers."""
+
+    __slots__ = ("calls", "ends_s", "hits", "random", "rule", "set_s")
+
+    def __init__(self, rule: Rule, now_s: float) -> None:
+        self.rule = rule
+        self.set_s = now_s
+        self.ends_s = now_s + rule.duration_ms / 1000 if rule.duration_ms else math.inf
+        self.random = random.Random(rule.seed)
+        self.calls = 0
+        """Operations that the rule's selectors fit."""
+        self.hits = 0
+
+    def end_reason(self, now_s: float) -> str:
+        """Why the rule takes effect no longer: "count", "duration", or "" while it does."""
+        if self.rule.count and self.hits >= self.rule.count:
+            return "count"
+        return "duration" if now_s >= self.ends_s else ""
+
+    def is_hit(self, facts: Facts, now_s: float) -> bool:
+        """Whether the rule takes effect on this operation. Counts it."""
+        rule = self.rule
+        if self.end_reason(now_s) or not is_selected(rule, facts):
+            return False
+        self.calls += 1
+        if self.calls <= rule.after:
+            return False
+        # Drawn after `after`, so that the same seed hits the same operations whatever was let pass before.
+        if rule.probability < 1.0 and self.random.random() >= rule.probability:
+            return False
+        self.hits += 1
+        return True
+
+
+def is_selected(rule: Rule, facts: Facts) -> bool:
+    """Whether the operation is one that the rule is about."""
+    return (
+        (not rule.client or facts.client == rule.client or facts.client.rpartition(":")[0] == rule.client)
+        and facts.version.startswith(rule.version)
+        and rule.command in ("", facts.command)
+        and rule.direction in ("", facts.direction)
+        and rule.operation in ("", facts.operation)
+        and (facts.path.startswith(rule.path) if rule.place == "metadata" else rule.path in facts.path)
+        and _fits(rule.topic, facts.topic)
+        and rule.subscription in ("", facts.subscription)
+        and rule.ledger_id in (-1, facts.ledger_id)
+        and rule.name in ("", facts.name)
+    )
+
+
+def _fits(pattern: str, topic: str) -> bool:
+    if pattern.endswith("*"):
+        return topic.startswith(pattern[:-1])
+    return pattern in ("", topic)
+
+
+def decide(
+    armed: Sequence[Armed], facts: Facts, now_s: float, kinds: frozenset[str] | None = None
+) -> tuple[Armed, ...]:
+    """The rules that take effect on this operation, in the order in which they were set. `kinds` are those
+    that the operation can suffer; None: all.
+    """
+    return tuple(one for one in armed if (not kinds or one.rule.kind in kinds) and one.is_hit(facts, now_s))

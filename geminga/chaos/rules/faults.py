@@ -1,0 +1,178 @@
+"""The rules of a running broker. With `--chaos` there is one `Faults`; without it, none."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import msgspec
+
+from geminga.chaos.rules.deciding import Armed, Facts, decide
+from geminga.chaos.rules.places import PLACES
+from geminga.chaos.rules.rule import InvalidRule, Rule
+from geminga.clock import Clock
+from geminga.errors import PeerError
+
+RULES_MAX: Final = 100
+"""Rules in force and ended ones together; a new rule removes the oldest ended one."""
+
+
+class NoSuchRule(PeerError):
+    http_status = 404
+
+
+class TooManyRules(PeerError):
+    http_status = 409
+
+
+class RuleState(msgspec.Struct, frozen=True, rename="camel"):
+    """A rule, and what became of it so far."""
+
+    rule: Rule
+    calls: int
+    """Operations that its selectors fitted."""
+    hits: int
+    ended: str
+    """Why it takes effect no longer: "count" or "duration"; "" while it is in force."""
+    left_ms: int
+    """Until its duration ends; -1 without one."""
+
+
+class Door:
+    """The rules of one place. `armed` is replaced as a whole, so any thread may look at it."""
+
+    __slots__ = ("_clock", "_lock", "armed", "on_armed")
+
+    def __init__(self, clock: Clock, lock: threading.Lock) -> None:
+        self._clock = clock
+        self._lock = lock
+        self.armed: tuple[Armed, ...] = ()
+        self.on_armed: set[Callable[[], None]] = set()
+        """Called on the event loop when the place gets a rule."""
+
+    def hit(self, facts: Facts, kinds: frozenset[str] | None = None) -> tuple[Armed, ...]:
+        """The rules of these kinds (None: of all) that take effect on this operation; it is counted. On any
+        thread.
+        """
+        with self._lock:
+            now_s = self._clock.monotonic_s()
+            hit = decide(self.armed, facts, now_s, kinds)
+            # Ended rules leave, so that a door whose rules have all ended costs nothing again.
+            if any(one.end_reason(now_s) for one in self.armed):
+                self.armed = tuple(one for one in self.armed if not one.end_reason(now_s))
+            return hit
+
+    def arm(self, armed: Armed) -> None:
+        with self._lock:
+            self.armed = (*self.armed, armed)
+        for call in tuple(self.on_armed):
+            call()
+
+    def disarm(self, armed: Armed) -> None:
+        with self._lock:
+            self.armed = tuple(one for one in self.armed if one is not armed)
+
+
+class Faults:
+    """Sets, lists and clears rules, on the event loop; the doors are asked on any thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._rules: dict[str, Armed] = {}
+        self._given = 0
+        self.hits_by_kind: dict[tuple[str, str], int] = {}
+        """Hits of rules that were cleared or removed; `figures` adds those of the listed ones."""
+        self.doors: Final = {place: Door(clock, self._lock) for place in PLACES}
+
+    def set(self, rule: Rule) -> RuleState:
+        """Put a checked rule in force. Raises InvalidRule if its id is taken, TooManyRules."""
+        if rule.id in self._rules and not self._state(self._rules[rule.id]).ended:
+            raise InvalidRule(f"id: a rule {rule.id} is in force; clear it first, or leave the id out")
+        self._make_room()
+        if not rule.id:
+            rule = msgspec.structs.replace(rule, id=self._new_id())
+        else:
+            self._forget(rule.id)
+        armed = Armed(rule, self._clock.monotonic_s())
+        self._rules[rule.id] = armed
+        if not PLACES[rule.place][rule.kind].at_once:
+            self.doors[rule.place].arm(armed)
+        return self._state(armed)
+
+    def struck(self, rule_id: str) -> RuleState:
+        """Count the hit of a rule that acts at once. The rule has ended."""
+        armed = self._rules[rule_id]
+        armed.hits += 1
+        return self._state(armed)
+
+    def get(self, rule_id: str) -> RuleState:
+        return self._state(self._found(rule_id))
+
+    def rules(self) -> list[RuleState]:
+        """In the order in which they were set."""
+        return [self._state(armed) for armed in self._rules.values()]
+
+    def clear(self, rule_id: str) -> RuleState:
+        """End the rule and remove it from the list. Raises NoSuchRule."""
+        state = self._state(self._found(rule_id))
+        self._forget(rule_id)
+        return state
+
+    def clear_all(self) -> list[RuleState]:
+        return [self.clear(rule_id) for rule_id in tuple(self._rules)]
+
+    def in_force(self) -> Iterator[tuple[str, str, int]]:
+        """(place, kind, rules in force) of each kind that has one."""
+        counts: dict[tuple[str, str], int] = {}
+        for state in self.rules():
+            if not state.ended:
+                key = (state.rule.place, state.rule.kind)
+                counts[key] = counts.get(key, 0) + 1
+        for (place, kind), count in counts.items():
+            yield place, kind, count
+
+    def hits(self) -> Iterator[tuple[str, str, int]]:
+        """(place, kind, hits since the start) of each kind that a rule has named."""
+        counts = dict(self.hits_by_kind)
+        for armed in self._rules.values():
+            key = (armed.rule.place, armed.rule.kind)
+            counts[key] = counts.get(key, 0) + armed.hits
+        for (place, kind), count in counts.items():
+            yield place, kind, count
+
+    def _found(self, rule_id: str) -> Armed:
+        if rule_id not in self._rules:
+            raise NoSuchRule(
+                f"there is no rule {rule_id[:100]!r}; 'geminga fault list' shows those there are"
+            )
+        return self._rules[rule_id]
+
+    def _state(self, armed: Armed) -> RuleState:
+        now_s = self._clock.monotonic_s()
+        ended = armed.end_reason(now_s)
+        if not ended and armed.hits and PLACES[armed.rule.place][armed.rule.kind].at_once:
+            ended = "count"
+        left_ms = max(0, round((armed.ends_s - now_s) * 1000)) if armed.rule.duration_ms else -1
+        return RuleState(armed.rule, armed.calls, armed.hits, ended, left_ms)
+
+    def _make_room(self) -> None:
+        while len(self._rules) >= RULES_MAX:
+            ended = next((one for one, armed in self._rules.items() if self._state(armed).ended), None)
+            if ended is None:
+                raise TooManyRules(f"{RULES_MAX} rules are in force; clear some with 'geminga fault clear'")
+            self._forget(ended)
+
+    def _forget(self, rule_id: str) -> None:
+        armed = self._rules.pop(rule_id, None)
+        if armed is not None:
+            self.doors[armed.rule.place].disarm(armed)
+            key = (armed.rule.place, armed.rule.kind)
+            self.hits_by_kind[key] = self.hits_by_kind.get(key, 0) + armed.hits
+
+    def _new_id(self) -> str:
+        while True:
+            self._given += 1
+            if f"f{self._given}" not in self._rules:
+                return f"f{self._given}"

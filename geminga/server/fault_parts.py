@@ -1,0 +1,76 @@
+"""The parts that `--chaos` replaces by parts with faults. Without it, nothing of them is imported."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import trio
+
+from geminga.bookie.index.database import IndexDatabase
+from geminga.clock import RealClock
+from geminga.config.config import Config
+from geminga.metadata.store import MetadataStore
+from geminga.server.admission import Handler
+from geminga.server.bookie_opening import IndexOf
+from geminga.storage.disk import RealDisk
+from geminga.storage.key_value import KeyValue
+
+if TYPE_CHECKING:
+    from geminga.broker.delays.settings import DelaySettings
+    from geminga.chaos.rules.faults import Faults
+    from geminga.managed_ledger.cursor.cursor_ledger import Storage
+
+
+class FaultParts(NamedTuple):
+    """The doors of the storage, as they are or with faults."""
+
+    faults: Faults | None
+    """None without `--chaos`."""
+    disk: RealDisk
+    metadata_of: Callable[[KeyValue], MetadataStore]
+    index_of: IndexOf
+
+
+def fault_parts(config: Config) -> FaultParts:
+    if not config.chaos_enabled:
+        return FaultParts(None, RealDisk(), MetadataStore, IndexDatabase)
+    from geminga.chaos.disk.faulty_disk import FaultyDisk
+    from geminga.chaos.disk.faulty_index import FaultyIndexDatabase
+    from geminga.chaos.disk.faulty_metadata import FaultyMetadata
+    from geminga.chaos.rules.faults import Faults
+
+    # Rules last for real time, whatever a virtual clock does.
+    faults = Faults(RealClock())
+    return FaultParts(
+        faults,
+        FaultyDisk(faults),
+        functools.partial(FaultyMetadata, faults=faults),
+        functools.partial(FaultyIndexDatabase, faults=faults),
+    )
+
+
+def with_faults(settings: DelaySettings, faults: Faults | None) -> DelaySettings:
+    """The settings, with a store of buckets that can fail."""
+    if faults is None:
+        return settings
+    door = faults.doors["bucket"]
+
+    def new_store(storage: Storage) -> object:
+        # With the first delayed message: it imports what the index needs, which a start must not.
+        from geminga.chaos.faulty_buckets import FaultyBucketStore
+
+        return FaultyBucketStore(storage, door)
+
+    return msgspec.structs.replace(settings, new_store=new_store)
+
+
+def faulty_wire(serve: Handler, faults: Faults | None, nursery: trio.Nursery) -> Handler:
+    """`serve` for clients whose connections can fail; relays run in `nursery`."""
+    if faults is None:
+        return serve
+    from geminga.chaos.wire.faulty_socket import WireFaults
+
+    return WireFaults(faults, nursery).faulty(serve)

@@ -1,0 +1,186 @@
+"""Rules without a broker: what is refused, and which operations are hit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from geminga.chaos.rules.deciding import Facts
+from geminga.chaos.rules.faults import RULES_MAX, Faults, NoSuchRule, TooManyRules
+from geminga.chaos.rules.places import PLACES
+from geminga.chaos.rules.rule import InvalidRule, parse_rule
+from geminga.chaos.wire.frames import Frames
+from geminga.wire import encoder
+
+
+class StepClock:
+    """A clock that moves when a test says so."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def now_ms(self) -> int:
+        return int(self.now_s * 1000)
+
+    async def sleep_until_ms(self, due_ms: int) -> None:
+        raise AssertionError
+
+
+@pytest.fixture
+def clock() -> StepClock:
+    return StepClock()
+
+
+@pytest.fixture
+def faults(clock: StepClock) -> Faults:
+    return Faults(clock)
+
+
+def hits(faults: Faults, place: str, **facts: Any) -> int:
+    return len(faults.doors[place].hit(Facts(**facts)))
+
+
+def cut(**fields: Any) -> Any:
+    return parse_rule({"place": "wire", "kind": "cut", **fields})
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ([], "expected a JSON object"),
+        ({}, "place: expected one of wire, journal"),
+        ({"place": "wires", "kind": "cut"}, "place: expected one of wire, journal, .*, not 'wires'"),
+        ({"place": "wire"}, "kind: expected one of latency, throttle"),
+        ({"place": "wire", "kind": "eio"}, "kind: expected one of latency, .*, not 'eio'"),
+        ({"place": "wire", "kind": "latency"}, "latencyMs: wire/latency needs it: a time in ms"),
+        ({"place": "wire", "kind": "cut", "latencyMs": 5}, "latencyMs: wire/cut does not take it; it takes"),
+        ({"place": "wire", "kind": "cut", "latency_ms": 5}, "latency_ms: a rule has no such field"),
+        ({"place": "wire", "kind": "cut", "count": "3"}, "count: expected `int`, got `str`"),
+        ({"place": "wire", "kind": "cut", "count": -1}, "count: expected a number of hits"),
+        ({"place": "wire", "kind": "cut", "probability": 0}, "probability: expected a number above 0"),
+        ({"place": "wire", "kind": "cut", "probability": 1.5}, "probability: expected a number above 0"),
+        ({"place": "wire", "kind": "cut", "direction": "up"}, "direction: expected in or out, not 'up'"),
+        ({"place": "wire", "kind": "cut", "command": "send"}, "command: expected a command"),
+        ({"place": "wire", "kind": "cut", "id": "a b"}, "id: expected letters"),
+        ({"place": "journal", "kind": "eio", "operation": "seek"}, "operation: expected one of read, write"),
+        ({"place": "process", "kind": "kill", "name": "nowhere"}, "name: expected a point, one of"),
+        ({"place": "topic", "kind": "unload", "topic": "t", "count": 2}, "count: topic/unload does not take"),
+    ],
+)
+def test_a_wrong_rule_is_refused_by_its_field(body: Any, said: str) -> None:
+    with pytest.raises(InvalidRule, match=said):
+        parse_rule(body)
+
+
+def test_every_kind_has_a_valid_rule() -> None:
+    values: dict[str, Any] = {"latency_ms": 1, "bytes_per_s": 1, "topic": "t", "subscription": "s"}
+    names = {"latency_ms": "latencyMs", "bytes_per_s": "bytesPerS"}
+    for place, kinds in PLACES.items():
+        for name, kind in kinds.items():
+            fields = {names.get(one, one): values.get(one, "journal-synced") for one in kind.needs}
+            assert parse_rule({"place": place, "kind": name, **fields}).kind == name
+
+
+def test_after_and_count_hit_a_range(faults: Faults) -> None:
+    faults.set(cut(after=2, count=3))
+    assert [hits(faults, "wire") for _ in range(8)] == [0, 0, 1, 1, 1, 0, 0, 0]
+    (state,) = faults.rules()
+    assert (state.hits, state.calls, state.ended) == (3, 5, "count")
+
+
+def test_a_rule_ends_at_its_duration_and_its_door_costs_nothing_again(
+    faults: Faults, clock: StepClock
+) -> None:
+    faults.set(cut(durationMs=1000))
+    clock.now_s += 0.999
+    assert hits(faults, "wire") == 1
+    assert faults.rules()[0].left_ms == 1
+    clock.now_s += 0.001
+    assert hits(faults, "wire") == 0
+    assert faults.doors["wire"].armed == ()
+    assert faults.rules()[0].ended == "duration"
+    assert list(faults.in_force()) == []
+    assert list(faults.hits()) == [("wire", "cut", 1)]
+
+
+def test_a_seed_hits_the_same_operations(clock: StepClock) -> None:
+    def course(seed: int, after: int = 0) -> list[int]:
+        faults = Faults(clock)
+        faults.set(cut(probability=0.3, seed=seed, after=after))
+        return [hits(faults, "wire") for _ in range(100)]
+
+    assert course(1) == course(1) != course(2)
+    assert 15 <= sum(course(1)) <= 45
+    assert course(1, after=10)[10:] == course(1)[:90]
+
+
+@pytest.mark.parametrize(
+    ("fields", "hit", "passed"),
+    [
+        ({"client": "10.0.0.1"}, {"client": "10.0.0.1:5"}, {"client": "10.0.0.11:5"}),
+        ({"client": "10.0.0.1:5"}, {"client": "10.0.0.1:5"}, {"client": "10.0.0.1:6"}),
+        ({"version": "Pulsar-CPP"}, {"version": "Pulsar-CPP-v3"}, {"version": "Pulsar-Java"}),
+        ({"command": "SEND"}, {"command": "SEND"}, {"command": "SEND_RECEIPT"}),
+        ({"direction": "in"}, {"direction": "in"}, {"direction": "out"}),
+    ],
+)
+def test_selectors(faults: Faults, fields: Any, hit: Any, passed: Any) -> None:
+    faults.set(cut(**fields))
+    assert (hits(faults, "wire", **hit), hits(faults, "wire", **passed)) == (1, 0)
+
+
+def test_topics_are_selected_whole_or_by_their_beginning(faults: Faults) -> None:
+    faults.set(parse_rule({"place": "bucket", "kind": "fail", "topic": "persistent://a/b/c"}))
+    faults.set(parse_rule({"place": "bucket", "kind": "fail", "topic": "persistent://x/*"}))
+    found = [
+        hits(faults, "bucket", topic=f"persistent://{name}") for name in ("a/b/c", "a/b/cd", "x/y/z", "y")
+    ]
+    assert found == [1, 0, 1, 0]
+
+
+def test_metadata_is_selected_by_the_beginning_of_a_path(faults: Faults) -> None:
+    faults.set(parse_rule({"place": "metadata", "kind": "refused", "path": "/tenants"}))
+    assert [hits(faults, "metadata", path=path) for path in ("/tenants/a", "/x/tenants")] == [1, 0]
+
+
+def test_a_cleared_rule_hits_no_more_and_is_gone(faults: Faults) -> None:
+    faults.set(cut(id="mine"))
+    with pytest.raises(InvalidRule, match="id: a rule mine is in force"):
+        faults.set(cut(id="mine"))
+    assert hits(faults, "wire") == 1
+    assert faults.clear("mine").hits == 1
+    assert hits(faults, "wire") == 0
+    with pytest.raises(NoSuchRule, match="there is no rule 'mine'"):
+        faults.clear("mine")
+    assert list(faults.hits()) == [("wire", "cut", 1)]
+
+
+def test_there_are_a_hundred_rules_at_most_and_ended_ones_make_room(faults: Faults) -> None:
+    first = faults.set(cut(count=1)).rule.id
+    for _ in range(RULES_MAX - 1):
+        faults.set(cut(client="10.0.0.9"))
+    with pytest.raises(TooManyRules, match="100 rules are in force"):
+        faults.set(cut())
+    assert hits(faults, "wire") == 1
+    faults.set(cut())
+    assert first not in [state.rule.id for state in faults.rules()]
+    assert len(faults.rules()) == RULES_MAX
+
+
+@pytest.mark.parametrize("step", [1, 3, 7, 1000])
+def test_frames_are_cut_wherever_reads_end(step: int) -> None:
+    frames = [encoder.ping(), encoder.pong(), encoder.ping()]
+    stream, cutter = b"".join(bytes(frame) for frame in frames), Frames()
+    pieces = [piece for at in range(0, len(stream), step) for piece in cutter.cut(stream[at : at + step])]
+    assert b"".join(piece.data for piece in pieces) + cutter.rest() == stream
+    assert [piece.command for piece in pieces if piece.is_first] == ["PING", "PONG", "PING"]
+
+
+def test_bytes_that_are_no_frame_pass_and_the_next_read_is_understood() -> None:
+    cutter = Frames()
+    assert [piece.command for piece in cutter.cut(b"\xff" * 20)] == [""]
+    assert [piece.command for piece in cutter.cut(bytes(encoder.ping()))] == ["PING"]

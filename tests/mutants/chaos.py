@@ -1,0 +1,115 @@
+"""Mutants of `geminga/chaos/`: rules and the doors that ask them."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+DECIDING = "geminga/chaos/rules/deciding.py"
+FAULTS = "geminga/chaos/rules/faults.py"
+RULE = "geminga/chaos/rules/rule.py"
+FRAMES = "geminga/chaos/wire/frames.py"
+RELAY = "geminga/chaos/wire/relay.py"
+DISK = "geminga/chaos/disk/faulty_disk.py"
+METADATA = "geminga/chaos/disk/faulty_metadata.py"
+RULES = "tests/chaos/rules/test_rules.py::"
+WIRE = "tests/e2e/chaos/test_e2e_wire_faults.py::"
+DISKS = "tests/e2e/chaos/test_e2e_disk_faults.py::"
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "a-rule-hits-once-more-than-its-count",
+        DECIDING,
+        "self.hits >= self.rule.count",
+        "self.hits > self.rule.count",
+        (RULES + "test_after_and_count_hit_a_range",),
+        "the end of a rule by its count",
+    ),
+    Mutant(
+        "after-lets-one-more-pass",
+        DECIDING,
+        "if self.calls <= rule.after:",
+        "if self.calls <= rule.after + 1:",
+        (RULES + "test_after_and_count_hit_a_range",),
+        "the first operation behind `after`",
+    ),
+    Mutant(
+        "a-rule-outlives-its-duration",
+        DECIDING,
+        "now_s >= self.ends_s",
+        "now_s > self.ends_s + 1",
+        (RULES + "test_a_rule_ends_at_its_duration_and_its_door_costs_nothing_again",),
+        "the end of a rule by its duration",
+    ),
+    Mutant(
+        "the-seed-of-a-rule-is-ignored",
+        DECIDING,
+        "random.Random(rule.seed)",
+        "random.Random()",
+        (RULES + "test_a_seed_hits_the_same_operations",),
+        "that a seed replays the same hits",
+    ),
+    Mutant(
+        "a-client-is-selected-by-the-beginning-of-its-address",
+        DECIDING,
+        'facts.client.rpartition(":")[0] == rule.client',
+        "facts.client.startswith(rule.client)",
+        (RULES + "test_selectors",),
+        "another client whose address begins alike",
+    ),
+    Mutant(
+        "a-cleared-rule-stays-armed",
+        FAULTS,
+        "            self.doors[armed.rule.place].disarm(armed)\n",
+        "",
+        (RULES + "test_a_cleared_rule_hits_no_more_and_is_gone",),
+        "that a cleared rule has no effect",
+    ),
+    Mutant(
+        "a-field-that-a-kind-does-not-take-is-accepted",
+        RULE,
+        "if is_given and field.name not in allowed:",
+        "if False and field.name not in allowed:",
+        (RULES + "test_a_wrong_rule_is_refused_by_its_field",),
+        "a field without effect",
+    ),
+    Mutant(
+        "the-beginning-of-a-frame-is-lost",
+        FRAMES,
+        "        data = self._held + data\n",
+        "",
+        (RULES + "test_frames_are_cut_wherever_reads_end",),
+        "a frame whose head comes in two reads",
+    ),
+    Mutant(
+        "delays-of-frames-add-up",
+        RELAY,
+        "due_s = max(self._last_due_s, trio.current_time() + delay_s)",
+        "due_s = max(self._last_due_s, trio.current_time()) + delay_s",
+        (WIRE + "test_frames_under_a_latency_are_not_delayed_one_after_the_other",),
+        "many frames under one latency",
+    ),
+    Mutant(
+        "a-full-disk-has-free-space",
+        DISK,
+        "                return 0\n",
+        "                pass\n",
+        (DISKS + "test_a_full_disk_makes_the_broker_read_only_until_there_is_space",),
+        "that enospc makes the broker read-only",
+    ),
+    Mutant(
+        "a-torn-write-is-whole",
+        DISK,
+        "data[: len(data) // 2]",
+        "data",
+        (DISKS + "test_half_of_a_group_is_cut_off_by_the_next_start",),
+        "that a torn write lacks its second half",
+    ),
+    Mutant(
+        "a-refused-write-of-metadata-is-written",
+        METADATA,
+        'if "refused" in kinds:',
+        'if "refused" in path:',
+        (DISKS + "test_the_metadata_refuses_delays_and_conflicts",),
+        "that a refused write of the metadata fails",
+    ),
+)
