@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
 import trio
 
 from geminga.bookie.index.database import IndexDatabase
@@ -19,9 +18,8 @@ from geminga.storage.disk import RealDisk
 from geminga.storage.key_value import KeyValue
 
 if TYPE_CHECKING:
-    from geminga.broker.delays.settings import DelaySettings
+    from geminga.broker.delays.settings import NewBucketStore
     from geminga.chaos.rules.faults import Faults
-    from geminga.managed_ledger.cursor.cursor_ledger import Storage
 
 
 class FaultParts(NamedTuple):
@@ -52,19 +50,13 @@ def fault_parts(config: Config) -> FaultParts:
     )
 
 
-def with_faults(settings: DelaySettings, faults: Faults | None) -> DelaySettings:
-    """The settings, with a store of buckets that can fail."""
+def bucket_stores_of(faults: Faults | None) -> NewBucketStore | None:
+    """What makes stores of buckets that can fail; None: the usual ones."""
     if faults is None:
-        return settings
-    door = faults.doors["bucket"]
+        return None
+    from geminga.chaos.bucket_stores import faulty_bucket_stores
 
-    def new_store(storage: Storage) -> object:
-        # With the first delayed message: it imports what the index needs, which a start must not.
-        from geminga.chaos.faulty_buckets import FaultyBucketStore
-
-        return FaultyBucketStore(storage, door)
-
-    return msgspec.structs.replace(settings, new_store=new_store)
+    return faulty_bucket_stores(faults.doors["bucket"])
 
 
 def faulty_wire(serve: Handler, faults: Faults | None, nursery: trio.Nursery) -> Handler:

@@ -54,7 +54,7 @@ from geminga.server.backup import Backup
 from geminga.server.bookie_opening import open_bookie, open_database
 from geminga.server.descriptors import Division, divide, raise_files_max, warn_if_few
 from geminga.server.directory_watch import DirectoryWatch
-from geminga.server.fault_parts import fault_parts, faulty_wire, with_faults
+from geminga.server.fault_parts import bucket_stores_of, fault_parts, faulty_wire
 from geminga.server.loop_edges import LoopEdges
 from geminga.server.memory_report import MemoryMeter
 from geminga.server.metadata_check import METADATA, aside_text, check_metadata
@@ -363,7 +363,8 @@ async def _rooms(
         publish_limit=publish_limit(settings.publish_rate.messages, settings.publish_rate.bytes),
         ledger_settings=ledger_settings(config),
         subscription_settings=subscription_settings(config),
-        delay_settings=with_faults(delay_settings(config), faults),
+        delay_settings=delay_settings(config),
+        new_bucket_store=bucket_stores_of(faults),
         delivery_log=_delivery_log(config, disk, clock),
     )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import trio
 
@@ -27,6 +27,9 @@ from geminga.tracker.buckets.tasks import run_buckets
 from geminga.tracker.format.stored_bucket import KEY_PREFIX
 from geminga.tracker.index.index import IndexSettings
 from geminga.tracker.index.view import View
+
+if TYPE_CHECKING:
+    from geminga.broker.delays.settings import NewBucketStore
 
 __all__ = [
     "CursorOwner",
@@ -48,9 +51,10 @@ def new_buckets(
     clock: Clock,
     *,
     off_loop: OffLoop | None = None,
+    new_store: NewBucketStore | None = None,
 ) -> Buckets:
     """An index and what it will have on the bookie. Without an owner (a subscription that is not durable)
-    everything stays in memory.
+    everything stays in memory. `new_store` makes the store of its buckets; None: a `BucketStore`.
     """
     # A reader's cursor is in memory: nothing durable could name its buckets, and the next start would sweep
     # them.
@@ -79,9 +83,8 @@ def new_buckets(
         # the backlog.
         return min((cursor.mark_delete for cursor in durable_cursors(ledger)), default=LATEST)
 
-    new_store = settings.new_store or BucketStore
     return Buckets(
-        new_store(ledger.storage),
+        (new_store or BucketStore)(ledger.storage),
         owner,
         clock,
         index_settings,

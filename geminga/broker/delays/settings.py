@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from geminga.managed_ledger.cursor.cursor_ledger import Storage
+    from geminga.tracker.buckets.bucket_store import BucketStore
+
+    NewBucketStore = Callable[[Storage], BucketStore]
+    """Makes the store of the buckets of one topic."""
 
 
 class DelayPolicy(NamedTuple):
@@ -41,5 +49,3 @@ class DelaySettings(msgspec.Struct, frozen=True, kw_only=True):
     """-1: no limit [delayedDeliveryMaxIndexesPerBucketSnapshotSegment]"""
     buckets_max: int = -1
     """-1: none [delayedDeliveryMaxNumBuckets]"""
-    new_store: Callable[..., Any] | None = None
-    """Makes the store of a topic's buckets; None: `BucketStore`"""

@@ -15,10 +15,12 @@ from geminga.broker.flow.switching import switch_interval
 from geminga.managed_ledger.cursor.bucket_properties import DELAYED_PREFIX
 
 if TYPE_CHECKING:
+    from geminga.broker.delays.settings import NewBucketStore
     from geminga.clock import Clock
     from geminga.managed_ledger.chain.tasks import StartsTasks
     from geminga.managed_ledger.cursor.cursor import Cursor
     from geminga.managed_ledger.managed_ledger import ManagedLedger
+    from geminga.tracker.buckets.bucket_store import BucketOwner
     from geminga.tracker.buckets.buckets import Buckets
     from geminga.tracker.buckets.retrying import OffLoop
 
@@ -42,6 +44,7 @@ class TopicDelays:
         settings: DelaySettings,
         *,
         off_loop: OffLoop | None = None,
+        new_store: NewBucketStore | None = None,
     ) -> None:
         self.settings = settings
         self.policy = DelayPolicy(True, settings.tick_ms)
@@ -52,6 +55,7 @@ class TopicDelays:
         self._ledger = ledger
         self._clock = clock
         self._off_loop = off_loop
+        self._new_store = new_store
         self._opening: trio.Lock | None = None
         """Made with its first use: most topics are idle."""
         self._tasks: StartsTasks | None = None
@@ -161,13 +165,13 @@ class TopicDelays:
         return OpenedIndex(view, buckets)
 
     async def _open_own(self, delays: SubscriptionDelays) -> Buckets:
-        from geminga.broker.delays.open_index import CursorOwner, new_buckets, new_recovery, run_buckets
+        from geminga.broker.delays.open_index import CursorOwner, new_recovery, run_buckets
 
         cursor = delays.cursor
         # PIP-195 names a subscription's buckets in properties of its cursor: deleted with it, and swapped in
         # one write.
         owner = CursorOwner(cursor) if cursor.durable else None
-        buckets = new_buckets(self._ledger, owner, self.settings, self._clock, off_loop=self._off_loop)
+        buckets = self._new_buckets(owner)
         recovery = new_recovery(buckets, lambda: (cursor,), delays.read_again)
         # Before the first message is added: it would be added with the time that it was sent with.
         await buckets.read_overrides()
@@ -175,17 +179,27 @@ class TopicDelays:
         self._tasks.start_soon(run_buckets, buckets, recovery)
         return buckets
 
+    def _new_buckets(self, owner: BucketOwner | None) -> Buckets:
+        from geminga.broker.delays.open_index import new_buckets
+
+        return new_buckets(
+            self._ledger,
+            owner,
+            self.settings,
+            self._clock,
+            off_loop=self._off_loop,
+            new_store=self._new_store,
+        )
+
     async def _open_shared(self) -> Buckets:
-        from geminga.broker.delays.open_index import TopicOwner, new_buckets, new_recovery, run_buckets
+        from geminga.broker.delays.open_index import TopicOwner, new_recovery, run_buckets
 
         if self._opening is None:
             self._opening = trio.Lock()
         async with self._opening:
             if self.shared is None:
                 owner = TopicOwner(self._ledger)
-                buckets = new_buckets(
-                    self._ledger, owner, self.settings, self._clock, off_loop=self._off_loop
-                )
+                buckets = self._new_buckets(owner)
                 recovery = new_recovery(buckets, self._durable_cursors, self._read_again)
                 await buckets.read_overrides()
                 # Only now: a task that finds it set goes on at once, and overrides have to be there.

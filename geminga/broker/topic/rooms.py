@@ -9,7 +9,7 @@ from geminga.broker.flow.broker_figures import BrokerFigures
 
 if TYPE_CHECKING:
     from geminga.bookie.running.bookie import Bookie
-    from geminga.broker.delays.settings import DelaySettings
+    from geminga.broker.delays.settings import DelaySettings, NewBucketStore
     from geminga.broker.flow.client_metadata import ClientMetadata
     from geminga.broker.flow.outbox import Outgoing
     from geminga.broker.flow.publish_memory import PublishMemory
@@ -48,6 +48,8 @@ class Rooms:
     ledger_settings: ManagedLedgerSettings
     subscription_settings: SubscriptionSettings
     delay_settings: DelaySettings
+    new_bucket_store: NewBucketStore | None = None
+    """Makes the store of a topic's buckets; None: `BucketStore`."""
     publish_limit: PublishLimit | None = None
     """The limit for all topics together."""
     delivery_log: DeliveryLog | None = None

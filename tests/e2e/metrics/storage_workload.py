@@ -1,7 +1,7 @@
 """A hard life for a broker's storage: what moves the metrics that a plain workload leaves at rest.
 
-`play` returns pages of `/metrics`: of a broker that collects and compacts entry logs and loses buckets; of some
-that find entry logs cut or gone after a kill; of one that has no room on its disk.
+`play` returns pages of `/metrics`: of a broker that collects and compacts entry logs and loses buckets; of
+some that find entry logs cut or gone after a kill; of one that has no room on its disk.
 """
 
 from __future__ import annotations

@@ -21,8 +21,6 @@ from tests.server.settings.rows import Row, changes, config_of, room_leaves
 from tests.server.settings.tables import ROOM_ROWS
 
 FIXED = {
-    # No setting: the part that `--chaos` replaces.
-    "delay.new_store",
     "memory.process",
     "bookie.compaction_slice_bytes",
     "bookie.entry_log_sync_bytes",
