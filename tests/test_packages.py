@@ -92,4 +92,7 @@ def test_a_wheel_has_the_package_and_its_types_and_nothing_else(built: tuple[Pat
     sources = {name for name in tracked() if name.startswith("geminga/") and name.endswith((".py", ".pyi"))}
     assert sources | {"geminga/py.typed", "geminga/wire/geminga.proto"} <= set(modes)
     assert modes["geminga/pipeline/spark/java/bin/java"] == 0o755
-    assert entry_points.split() == ["[console_scripts]", "geminga", "=", "geminga.cli.main:main"]
+    assert entry_points.split() == [
+        *("[console_scripts]", "geminga", "=", "geminga.cli.main:main"),
+        *("[pytest11]", "geminga", "=", "geminga.testing.plugin"),
+    ]

@@ -28,6 +28,7 @@ import pytest
 
 import geminga
 from tests.e2e.child_process import start_child
+from tests.testing.plugin_arguments import plugin_arguments
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
@@ -94,7 +95,16 @@ class Terminal:
                 file = self.directory / f"test_line_{block.line}.py"
                 file.write_text(text)
                 options = ["--rootdir", str(self.directory), "-c", os.devnull, "-p", "no:cacheprovider"]
-                command = [sys.executable, "-P", "-m", "pytest", "-q", *options, str(file)]
+                command = [
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "pytest",
+                    "-q",
+                    *plugin_arguments(),
+                    *options,
+                    str(file),
+                ]
         else:
             command = ["bash", "-euc", block.text]
         done = subprocess.run(
@@ -152,8 +162,9 @@ def test_every_block_runs(terminal: Terminal) -> None:
             continue
         if "bookie" in block.text:  # it says that no broker may run
             terminal.stop()
-        printed[block.text.splitlines()[0]] = terminal.run(block)
-    lines = printed["import datetime"].splitlines()
+        printed[block.text] = terminal.run(block)
+    [first] = [text for text in printed if "two seconds later" in text]
+    lines = printed[first].splitlines()
     assert [line for line in lines if line.startswith("b'")] == ["b'now'", "b'two seconds later'"]
     assert printed["python3 run.py produce orders -m hello -m world"].split()[-3:] == [
         "hello",

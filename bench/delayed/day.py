@@ -66,6 +66,8 @@ BOOKIE = BookieSettings(
 class DayClock:
     """Message time goes with trio's, which is virtual."""
 
+    is_virtual = False
+
     def now_ms(self) -> int:
         return START_MS + round(trio.current_time() * 1000)
 
@@ -74,6 +76,9 @@ class DayClock:
 
     def monotonic_s(self) -> float:
         return trio.current_time()
+
+    def worker(self, name: str) -> None:
+        return None
 
 
 class Sizes(NamedTuple):

@@ -84,6 +84,8 @@ TAKEN_AT_ONCE = 500
 class HandClock:
     """Message time is set by hand."""
 
+    is_virtual = False
+
     def __init__(self, ms: int) -> None:
         self.ms = ms
 
@@ -95,6 +97,9 @@ class HandClock:
 
     def monotonic_s(self) -> float:
         return time.monotonic()
+
+    def worker(self, name: str) -> None:
+        return None
 
 
 class Process:

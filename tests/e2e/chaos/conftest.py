@@ -42,9 +42,11 @@ class Faults:
     def clear_all(self) -> None:
         assert self.web.request("DELETE", "/geminga/faults").status == 200
 
-    def metrics(self) -> list[str]:
+    def metrics(self) -> dict[str, float]:
+        """The samples of faults, by name and labels."""
         page = self.web.get("/metrics").text
-        return [line for line in page.splitlines() if line.startswith("geminga_fault")]
+        found = [line.rpartition(" ") for line in page.splitlines() if line.startswith("geminga_fault")]
+        return {name: float(value) for name, _, value in found}
 
     def command(self, *arguments: str, code: int = 0) -> str:
         run = subprocess.run(

@@ -14,7 +14,7 @@ import trio
 from geminga.bookie.index.database import IndexDatabase
 from geminga.config.config import Config
 from geminga.errors import CorruptData, StorageError
-from geminga.server import bookie_opening, server
+from geminga.server import fault_parts, server
 from tests.e2e.broker_process import BrokerProcess, run_client
 
 pytestmark = pytest.mark.skipif("GEMINGA_TEST_URL" in os.environ, reason="looks into Geminga's files")
@@ -67,7 +67,7 @@ async def test_damage_met_while_running_ends_the_broker_and_the_next_start_mends
             super().__init__(*args, **kwargs)  # type: ignore[arg-type]
             opened.append(self)
 
-    monkeypatch.setattr(bookie_opening, "IndexDatabase", Watched)
+    monkeypatch.setattr(fault_parts, "IndexDatabase", Watched)
     config = Config(broker_service_port=0, web_service_port=0)
     ended: list[StorageError] = []
 

@@ -1,0 +1,283 @@
+"""A tenant of its own for one test, and what the test may do to its topics and to the clock."""
+
+from __future__ import annotations
+
+import datetime
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, Protocol
+from urllib.parse import quote
+
+from geminga.client.admin import delayed_path, topic_path
+from geminga.clock import RealClock
+from geminga.names import TopicName
+from geminga.testing.durations import duration_ms
+from geminga.testing.requests import Refused, ask, ask_bytes
+
+LOOK_S: Final = 0.01
+WAIT_SECONDS: Final = 30.0
+DELAYED_SHOWN: Final = 20
+_monotonic_s = RealClock().monotonic_s
+
+
+class Served(Protocol):
+    """A broker that runs."""
+
+    @property
+    def service_url(self) -> str: ...
+
+    @property
+    def web_url(self) -> str: ...
+
+    @property
+    def log(self) -> str: ...
+
+
+class Peeked(NamedTuple):
+    """A stored message that was looked at; nothing about it has changed."""
+
+    message_id: str
+    data: bytes
+    properties: dict[str, str]
+
+
+class NotDelivered(AssertionError):
+    """What was published and is not acknowledged, by subscription."""
+
+
+class Tenant:
+    """Made by the fixture `geminga_tenant`. Topics are named in full, or by their last part (`"orders"`)."""
+
+    def __init__(self, broker: Served, name: str) -> None:
+        self._broker = broker
+        self.name = name
+        self.namespace = f"{name}/default"
+        self._rules: list[str] = []
+        [cluster] = self._ask("GET", "/admin/v2/clusters")
+        self._ask("PUT", f"/admin/v2/tenants/{name}", {"adminRoles": [], "allowedClusters": [cluster]})
+        self._ask("PUT", f"/admin/v2/namespaces/{self.namespace}", {})
+
+    def close(self) -> None:
+        """Clear the faults of this test and delete its topics, connected clients or not."""
+        for rule in self._rules:
+            self._quietly("DELETE", f"/geminga/faults/rules/{rule}")
+        # One by one: a namespace with topics in it is not deleted, as on Pulsar.
+        for path in self._topic_paths():
+            self._quietly("DELETE", f"{path}?force=true")
+        self._quietly("DELETE", f"/admin/v2/namespaces/{self.namespace}")
+        self._quietly("DELETE", f"/admin/v2/tenants/{self.name}")
+
+    # -- addresses -------------------------------------------------------------------------------------------
+
+    @property
+    def service_url(self) -> str:
+        """`pulsar://host:port`, for clients."""
+        return self._broker.service_url
+
+    @property
+    def web_url(self) -> str:
+        """`http://host:port`, for the admin API and metrics."""
+        return self._broker.web_url
+
+    def topic(self, name: str) -> str:
+        """The full name of a topic of this test."""
+        return name if "://" in name else f"persistent://{self.namespace}/{name}"
+
+    @property
+    def log(self) -> str:
+        """What the broker has written to standard error so far."""
+        return self._broker.log
+
+    # -- time ------------------------------------------------------------------------------------------------
+
+    def now(self) -> datetime.datetime:
+        """What the broker's clock shows, in UTC."""
+        shown_ms = self._ask("GET", "/geminga/clock")["now_ms"]
+        return datetime.datetime.fromtimestamp(shown_ms / 1000, datetime.UTC)
+
+    def advance(
+        self,
+        length: str | float | datetime.timedelta,
+        *,
+        until_acknowledged: bool = False,
+        timeout_s: float = WAIT_SECONDS,
+    ) -> Mapping[str, Any]:
+        """Move the clock. On return all that fell due has happened, in due order, and each due message is
+        with its consumer, or waits for one. With `until_acknowledged` consumers acknowledge what they get at
+        one due time before the clock goes on to the next.
+        """
+        return self._move({"ms": duration_ms(length)}, until_acknowledged, timeout_s)
+
+    def advance_to(
+        self, moment: datetime.datetime, *, until_acknowledged: bool = False, timeout_s: float = WAIT_SECONDS
+    ) -> Mapping[str, Any]:
+        """As `advance`, to a moment with a time zone."""
+        if moment.tzinfo is None:
+            raise ValueError(f"{moment!r} has no time zone")
+        return self._move({"to_ms": round(moment.timestamp() * 1000)}, until_acknowledged, timeout_s)
+
+    def advance_to_next(
+        self, *, until_acknowledged: bool = False, timeout_s: float = WAIT_SECONDS
+    ) -> Mapping[str, Any]:
+        """To when the next delayed message is due, of any topic that has a consumer. `Refused`: none is."""
+        return self._move({"next": True}, until_acknowledged, timeout_s)
+
+    def _move(
+        self, where: Mapping[str, object], until_acknowledged: bool, timeout_s: float
+    ) -> Mapping[str, Any]:
+        wait = "acknowledged" if until_acknowledged else "dispatched"
+        moved: Mapping[str, Any] = self._ask(
+            "POST", "/geminga/clock", {**where, "wait": wait, "wait_seconds": timeout_s}
+        )
+        return moved
+
+    # -- faults ----------------------------------------------------------------------------------------------
+
+    def lose_bucket(self, topic: str, subscription: str, ledger_id: int | None = None) -> Mapping[str, Any]:
+        """Delete a bucket of the delayed index, the first one if no ledger is named, and have the broker
+        rebuild it. `Refused`: there is none.
+        """
+        body = {} if ledger_id is None else {"ledgerId": ledger_id}
+        path = f"{delayed_path(self._name(topic), subscription)}/lose-bucket"
+        lost: Mapping[str, Any] = self._ask("POST", path, body)
+        return lost
+
+    def set_fault(self, **rule: object) -> str:
+        """Put a rule in force until it has ended or the test has; its id. docs/faults.md lists places, kinds
+        and fields; `latency_ms` here is `latencyMs` there. Raises `Refused` with what is wrong with it.
+        """
+        fields = {_camel_case(name): value for name, value in rule.items()}
+        made: str = self._ask("POST", "/geminga/faults", fields)["rule"]["id"]
+        self._rules.append(made)
+        return made
+
+    def clear_fault(self, rule: str) -> None:
+        self._ask("DELETE", f"/geminga/faults/rules/{rule}")
+        self._rules.remove(rule)
+
+    # -- looking ---------------------------------------------------------------------------------------------
+
+    def stats(self, topic: str) -> Mapping[str, Any]:
+        """Pulsar's statistics of a topic."""
+        found: Mapping[str, Any] = self._ask("GET", f"{topic_path(self._name(topic))}/stats")
+        return found
+
+    def topics(self) -> list[str]:
+        """Full names of the topics of this test."""
+        return sorted(self._ask("GET", f"/admin/v2/persistent/{self.namespace}"))
+
+    def peek(self, topic: str, subscription: str, count: int = 1) -> list[Peeked]:
+        """Up to so many entries of the backlog, delayed ones too. Nothing is delivered or acknowledged. An
+        entry of a batch comes as its first message.
+        """
+        path = f"{topic_path(self._name(topic))}/subscription/{quote(subscription, safe='')}/position"
+        found = []
+        for number in range(1, count + 1):
+            try:
+                headers, body = ask_bytes(self.web_url, f"{path}/{number}")
+            except Refused:
+                break
+            prefix = "x-pulsar-property-"
+            properties = {
+                name.removeprefix(prefix): value for name, value in headers.items() if name.startswith(prefix)
+            }
+            found.append(Peeked(headers.get("x-pulsar-message-id", ""), body, properties))
+        return found
+
+    def drain(self, timeout_s: float = WAIT_SECONDS) -> None:
+        """Wait until all that may be delivered now is acknowledged, on all subscriptions of this test's
+        topics; messages that are not due yet do not count. Raises `NotDelivered`.
+        """
+        self._until_nothing(self._undelivered, timeout_s)
+
+    def assert_delivered(self, topic: str, subscription: str, timeout_s: float = 5.0) -> None:
+        """All that was published, delayed or not, is acknowledged. Raises `NotDelivered`, which says what
+        waits, and for what.
+        """
+        name = self.topic(topic)
+        self._until_nothing(lambda: self._unacknowledged(name, subscription), timeout_s)
+
+    def _until_nothing(self, look: Callable[[], str], timeout_s: float) -> None:
+        ends_s = _monotonic_s() + timeout_s
+        pause = threading.Event()
+        while waits := look():
+            if _monotonic_s() >= ends_s:
+                raise NotDelivered(f"not within {timeout_s} s: {waits}")
+            pause.wait(LOOK_S)
+
+    def _undelivered(self) -> str:
+        return "; ".join(
+            f"{topic} / {name}: {waits} messages are not acknowledged"
+            for topic in self.topics()
+            for name, found in self.stats(topic)["subscriptions"].items()
+            if (waits := found["msgBacklog"] - found["msgDelayed"]) > 0 or found["unackedMessages"]
+        )
+
+    def _unacknowledged(self, topic: str, name: str) -> str:
+        found = self.stats(topic)["subscriptions"].get(name)
+        if found is None:
+            raise NotDelivered(f"{topic} has no subscription {name!r}")
+        if not found["msgBacklog"]:
+            return ""
+        return (
+            f"{topic} / {name}: {found['msgBacklog']} messages are not acknowledged: "
+            f"{found['msgDelayed']} not due yet, {found['unackedMessages']} with {len(found['consumers'])} "
+            f"consumers{self._delayed_text(topic, name)}"
+        )
+
+    # -- what a failed test shows ----------------------------------------------------------------------------
+
+    def report(self) -> str:
+        """Statistics, delayed messages and faults of this test, and the end of the broker's log."""
+        lines = [f"clock {self.now():%Y-%m-%d %H:%M:%S} UTC"]
+        for topic in self.topics():
+            stats = self.stats(topic)
+            lines.append(f"{topic}: {stats['msgInCounter']} messages in")
+            lines += [
+                f"  {name} ({found['type']}): backlog {found['msgBacklog']}, delayed {found['msgDelayed']}, "
+                f"unacknowledged {found['unackedMessages']}, consumers {len(found['consumers'])}"
+                f"{self._delayed_text(topic, name)}"
+                for name, found in stats["subscriptions"].items()
+            ]
+        lines += [f"fault {rule}" for rule in self._ask("GET", "/geminga/faults")]
+        return "\n".join(lines)
+
+    def _topic_paths(self) -> list[str]:
+        try:
+            partitioned = self._ask("GET", f"/admin/v2/persistent/{self.namespace}/partitioned")
+            paths = [f"{topic_path(TopicName.parse(name))}/partitions" for name in partitioned]
+            return paths + [
+                topic_path(name) for name in map(TopicName.parse, self.topics()) if name.partition_index < 0
+            ]
+        except (Refused, OSError):
+            return []
+
+    def _delayed_text(self, topic: str, subscription: str) -> str:
+        """The first messages that wait for their time, and when they are due."""
+        path = f"{delayed_path(self._name(topic), subscription)}/messages?limit={DELAYED_SHOWN}"
+        try:
+            listed = self._ask("GET", path)["messages"]
+        except Refused:
+            return ""
+        due = [datetime.datetime.fromtimestamp(m["dueMs"] / 1000, datetime.UTC) for m in listed]
+        return "".join(
+            f"\n    {m['ledgerId']}:{m['entryId']} is due {at:%Y-%m-%d %H:%M:%S}"
+            for m, at in zip(listed, due, strict=True)
+        )
+
+    def _name(self, topic: str) -> TopicName:
+        return TopicName.parse(self.topic(topic))
+
+    def _ask(self, method: str, path: str, body: object = None) -> Any:
+        return ask(self.web_url, method, path, body)
+
+    def _quietly(self, method: str, path: str) -> None:
+        try:
+            self._ask(method, path)
+        except (Refused, OSError):
+            pass  # the broker may have been killed by the test; the session's end says so
+
+
+def _camel_case(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(map(str.capitalize, others))

@@ -1,0 +1,123 @@
+"""The test kit, used as a project uses it: by pytest, in a folder of its own, with the official client."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pulsar
+import pytest
+
+import geminga
+from geminga.errors import StorageError
+from geminga.testing.durations import duration_ms
+from tests.e2e.broker_process import ROOT
+from tests.testing.plugin_arguments import plugin_arguments
+
+EXAMPLE = Path(__file__).with_name("example_project.py")
+FAILING = """
+import datetime, pulsar
+
+def test_it_fails(geminga_tenant):
+    client = pulsar.Client(geminga_tenant.service_url)
+    client.subscribe(geminga_tenant.topic("t"), "app", pulsar.ConsumerType.Shared)
+    client.create_producer(geminga_tenant.topic("t")).send(b"", deliver_after=datetime.timedelta(days=9))
+    assert "what I expected" == ""
+
+def test_without_a_broker():
+    pass
+"""
+SHORT = """
+import datetime, pulsar, pytest
+
+@pytest.fixture(scope="module")
+def client(geminga_broker):
+    made = pulsar.Client(geminga_broker.service_url)
+    yield made
+    made.close()
+
+@pytest.mark.parametrize("number", range({count}))
+def test_a_second(geminga_tenant, client, number):
+    topic = geminga_tenant.topic("t")
+    consumer = client.subscribe(topic, "app", pulsar.ConsumerType.Shared)
+    client.create_producer(topic).send(b"%d" % number, deliver_after=datetime.timedelta(seconds=1))
+    geminga_tenant.advance("1s")
+    assert consumer.receive(10_000).data() == b"%d" % number
+    consumer.close()
+"""
+
+
+def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    plugins = ["-p", "no:cacheprovider", *plugin_arguments()]
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *plugins, *arguments],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_example_project_passes_in_any_order(tmp_path: Path) -> None:
+    shutil.copy(EXAMPLE, tmp_path / "test_example.py")
+    (tmp_path / "pytest.ini").write_text("[pytest]\ntrio_mode = true\n")
+    done = run_pytest(tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert "8 passed" in done.stdout
+
+
+def test_a_failure_shows_what_the_broker_knows(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(FAILING)
+    done = run_pytest(tmp_path, "-p", "no:randomly")
+    assert "1 failed, 1 passed" in done.stdout
+    shown = done.stdout.partition("- geminga -")[2]
+    assert "/default/t: 1 messages in" in shown
+    assert "app (Shared): backlog 1, delayed " in shown
+    assert "is ready" in shown, "the broker's log"
+
+
+def test_nothing_starts_before_a_test_asks_for_it(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(FAILING)
+    done = run_pytest(tmp_path, "-k", "without", "--setup-show")
+    assert done.returncode == 0, done.stdout
+    assert "geminga_broker" not in done.stdout
+
+
+def test_many_short_tests_on_two_workers(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(SHORT.format(count=20))
+    done = run_pytest(tmp_path, "-n", "2")
+    assert done.returncode == 0, done.stdout
+    assert "20 passed" in done.stdout
+
+
+def test_a_broker_in_the_programs_own_process(tmp_path: Path) -> None:
+    for number in range(2):
+        with geminga.running(tmp_path / "kept") as broker:
+            client = pulsar.Client(broker.service_url)
+            reader = client.create_reader("kept", pulsar.MessageId.earliest)
+            assert reader.has_message_available() is (number > 0)
+            client.create_producer("kept").send(b"%d" % number)
+            client.close()
+    with geminga.running() as broker:
+        left = broker.data_dir
+        with pytest.raises(StorageError, match="already in use"), geminga.running(left):
+            pass
+    assert not Path(left).exists()
+
+
+def test_lengths_of_time() -> None:
+    assert [duration_ms(text) for text in ("250ms", "2s", "1h30m", "30d", "1.5 h", 2)] == [
+        250,
+        2000,
+        5_400_000,
+        2_592_000_000,
+        5_400_000,
+        2000,
+    ]
+    for wrong in ("", "soon", "5 fortnights", "1d later"):
+        with pytest.raises(ValueError, match="a length of time such as"):
+            duration_ms(wrong)
