@@ -71,9 +71,9 @@ def run_cases(run_case: RunCase, names: Sequence[str], nested_max: int) -> Tally
     return tally
 
 
-def random_cases(points: int, seed: int, layout: str = "") -> list[str]:
+def random_cases(points: int, seed: int, layout: str = "", *, kind: str = "random") -> list[str]:
     """Other seeds share no case, up to a billion points. `layout` is "" or, say, "/2x3"."""
-    return [f"random{layout}:{seed * 10**9 + number}" for number in range(points)]
+    return [f"{kind}{layout}:{seed * 10**9 + number}" for number in range(points)]
 
 
 def campaign(

@@ -23,10 +23,14 @@ from simulation.campaign.breaking import (
 from simulation.campaign.campaign import CaseFailed, Tally
 from simulation.disk.sim_disk import CrashMode
 from simulation.topic.check import check
-from simulation.topic.scripts import SCRIPTS, random_life
+from simulation.topic.scripts import SCRIPTS, random_life, random_reminders
 from simulation.topic.world import TopicWorld
 
 WAYS: Final = (*CRASHES, *FAILURES)
+RANDOM: Final = ("random", "jumps")
+"""Lives by seed; `jumps`: under the virtual clock."""
+JUMPS: Final = "+jumps"
+"""Behind a way: under the virtual clock, time passes by jumps."""
 STORE_KINDS: Final = (
     "tree write",
     "tree sync",
@@ -41,14 +45,16 @@ RECOVERY_OPERATIONS: Final = 60
 """A recovery with its sweep and collection is cut short within about so many operations."""
 
 
-def scripted_cases(scripts: Iterable[str], ways: Iterable[str]) -> list[str]:
-    """The names of every operation of every script in every way. Runs each script once to count."""
-    return every_operation(scripts, ways, _lengths)
+def scripted_cases(scripts: Iterable[str], ways: Iterable[str], *, jumps: bool = False) -> list[str]:
+    """The names of every operation of every script in every way, with `jumps` under the virtual clock. Runs
+    each script once to count.
+    """
 
+    def lengths(script: str) -> tuple[int, int]:
+        world = TopicWorld(jumps=jumps)
+        return lengths_of(world.disk, lambda: world.run(SCRIPTS[script]))
 
-def _lengths(script: str) -> tuple[int, int]:
-    world = TopicWorld()
-    return lengths_of(world.disk, lambda: world.run(SCRIPTS[script]))
+    return [name + JUMPS * jumps for name in every_operation(scripts, ways, lengths)]
 
 
 def run_case(name: str, *, nested_max: int = 2) -> Tally:
@@ -56,10 +62,11 @@ def run_case(name: str, *, nested_max: int = 2) -> Tally:
     script, _, rest = name.partition(":")
     chance = random.Random(name)
     at_text, _, way = rest.partition(":")
-    world = TopicWorld(int(at_text))
+    world = TopicWorld(int(at_text), jumps=script == "jumps" or way.endswith(JUMPS))
+    way = way.removesuffix(JUMPS)
     tally = Tally(cases=1)
     try:
-        if script == "random":
+        if script in RANDOM:
             _run_random(world, chance, nested_max, tally)
         elif way in FAILURES:
             _run_failing(world, script, int(at_text), way)
@@ -83,10 +90,12 @@ def _run_random(world: TopicWorld, chance: random.Random, nested_max: int, tally
     for _ in range(chance.choice((1, 1, 2, 3))):
         world.disk.crash_at = world.disk.operations + chance.randrange(chance.choice((40, 150, 400)))
         if chance.random() < 0.2:
-            world.disk.faults.fail(
-                chance.choice(STORE_KINDS), skip=chance.randrange(60), sticky=chance.random() < 0.3
-            )
-        world.run(random_life(chance))
+            kind, skip, sticky = chance.choice(STORE_KINDS), chance.randrange(60), chance.random() < 0.3
+            world.disk.faults.fail(kind, skip=skip, sticky=sticky)
+            world.fault_lasts = sticky
+        # All lives of a world are of one kind: `TopicDelay` knows an index of one subscription alone.
+        reminds = world.clock.is_virtual and world.seed % 3 > 0
+        world.run(random_reminders(chance) if reminds else random_life(chance))
         crash(world, chance.choice(("drop", "keep", "torn", "torn")), tally)
         _cut(world, chance, nested_max, tally)
 

@@ -23,7 +23,7 @@ from simulation.topic.life import TopicLife
 from simulation.topic.truth import due_ms
 from simulation.topic.world import DIRECTORY, PATH, SMALL_TOPIC, Stores, TopicWorld, sweep
 
-LATER_MS: Final = 10_000_000
+LATER_MS: Final = 90 * 24 * 3_600_000
 """When all is due."""
 
 
@@ -94,7 +94,7 @@ async def _use_up(life: TopicLife) -> None:
     if not await _load(life):
         return
     await _recover_delays(life)
-    life.world.clock.ms += LATER_MS
+    await life.pass_ms(LATER_MS)
     for name in list(life.ledger.cursors):
         if name in life.delays:
             delay = life.delays[name]

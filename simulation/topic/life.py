@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import trio
 
+from geminga.clock import VirtualClock
 from geminga.errors import GemingaError, StorageError
 from geminga.managed_ledger.chain.entry import Entry
 from geminga.managed_ledger.chain.state import State
@@ -74,6 +75,7 @@ class TopicLife:
         return ledger
 
     async def unload(self) -> None:
+        self.world.forget_due()
         for delay in self.delays.values():
             await delay.stop()
         self.delays.clear()
@@ -97,6 +99,15 @@ class TopicLife:
         self.truth.terminated = "maybe"
         await self.ledger.terminate()
         self.truth.terminated = "yes"
+
+    async def pass_ms(self, length_ms: int) -> None:
+        """Let time go on."""
+        await self.world.pass_ms(self.metadata, length_ms)
+        clock = self.world.clock
+        if isinstance(clock, VirtualClock) and not self.world.disk.faults.log:
+            for name, delay in self.delays.items():
+                given = await delay.gives_what_is_due(clock)
+                promise(given, f"{name}: a jump has ended, and nothing of what is due came")
 
     # -- publishing ---------------------------------------------------------------------------------------
 

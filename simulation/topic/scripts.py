@@ -45,12 +45,12 @@ async def expiring(world: TopicWorld) -> None:
         await life.subscribe("a")
         places = await life.publish(6)
         life.acknowledge("a", [places[2], places[4]])
-        world.clock.ms += HOUR_MS
+        await life.pass_ms(HOUR_MS)
         await life.publish(5)
         await life.expire("a", HOUR_MS // 2)
         await trio.sleep(1)
         assert await life.trim() == 1
-        world.clock.ms += HOUR_MS
+        await life.pass_ms(HOUR_MS)
         await life.expire("a", HOUR_MS // 2)
         await life.persist("a")
         await life.trim()
@@ -66,7 +66,7 @@ async def retaining(world: TopicWorld) -> None:
         life.acknowledge("a", places)
         await life.persist("a")
         assert not await life.trim()
-        world.clock.ms += 2 * HOUR_MS
+        await life.pass_ms(2 * HOUR_MS)
         assert await life.trim() == 2
         for _ in range(6):
             await life.publish(4)
@@ -123,12 +123,12 @@ async def delaying(world: TopicWorld, *, is_shared: bool = False) -> None:
         await life.subscribe("a")
         delay = await life.delay("a", is_shared=is_shared)
         await delay.seal(await life.publish(3, due_ms=world.clock.ms + 100))
-        world.clock.ms += 100
+        await life.pass_ms(100)
         life.acknowledge("a", await delay.take_due())
         await delay.settled()
         for after_ms in (300, 1000, 200, 600):
             await delay.seal(await life.publish(4, due_ms=world.clock.ms + after_ms))
-        world.clock.ms += 400
+        await life.pass_ms(400)
         life.acknowledge("a", await delay.take_due())
         await life.persist("a")
         await delay.settled()
@@ -136,7 +136,7 @@ async def delaying(world: TopicWorld, *, is_shared: bool = False) -> None:
     async with living(world) as life:
         delay = await life.delay("a", is_shared=is_shared)
         await delay.seal(await life.publish(2, due_ms=world.clock.ms + 5000))
-        world.clock.ms += 700
+        await life.pass_ms(700)
         life.acknowledge("a", await delay.take_due())
         await delay.settled()
         await life.trim()
@@ -276,12 +276,62 @@ def random_life(chance: random.Random) -> Script:
     return life_of
 
 
+REMINDERS: Final = ("remind", "remind", "jump", "take", "take", "tick", "persist", "trim", "flush", "unload")
+DELAYS_MS: Final = (1, 50, 1000, HOUR_MS, 30 * 24 * HOUR_MS)
+
+
+def random_reminders(chance: random.Random) -> Script:
+    """One life of a subscription with delayed entries, from milliseconds to months ahead, and jumps."""
+    weights = [chance.choice((1, 1, 3)) for _ in REMINDERS]
+    steps = chance.randrange(5, 25)
+
+    async def life_of(world: TopicWorld) -> None:
+        # By the world, as an index does not change hands between two lives.
+        is_shared = world.seed % 2 == 1
+        async with living(world, close=chance.random() < 0.5) as life:
+            await life.subscribe("a")
+            await life.delay("a", is_shared=is_shared)
+            for _ in range(steps):
+                await _remind(life, chance.choices(REMINDERS, weights)[0], chance, is_shared=is_shared)
+
+    return life_of
+
+
+async def _remind(life: TopicLife, kind: str, chance: random.Random, *, is_shared: bool) -> None:
+    clock, length_ms = life.world.clock, chance.choice(DELAYS_MS)
+    if kind == "remind":
+        due_ms = clock.ms + chance.randrange(length_ms + 1)
+        await life.delays["a"].seal(await life.publish(chance.randrange(1, 6), due_ms=due_ms))
+    elif kind == "jump":
+        await life.pass_ms(chance.randrange(1, length_ms + 1))
+    elif kind == "tick":
+        clock.pass_ms(chance.choice((1, 50)))
+    elif kind == "take":
+        delay = life.delays["a"]
+        # Ticks wake nothing by themselves.
+        delay.buckets.poke()
+        life.acknowledge("a", await delay.take_due())
+        await delay.settled()
+    elif kind == "persist":
+        await life.persist("a")
+    else:
+        await getattr(life, kind)()
+        if kind == "unload":
+            await life.load()
+            await life.delay("a", is_shared=is_shared)
+
+
 async def _act(life: TopicLife, kind: str, chance: random.Random) -> None:
     names = list(life.ledger.cursors)
     if kind == "publish":
         await life.publish(chance.randrange(1, 7), size=chance.choice((1, 60, 400)))
     elif kind == "time":
-        life.world.clock.ms += chance.choice((1, HOUR_MS // 3, 2 * HOUR_MS))
+        length_ms = chance.choice((1, HOUR_MS // 3, 2 * HOUR_MS))
+        # A clock that jumps ticks as well.
+        if chance.random() < 0.3:
+            life.world.clock.pass_ms(length_ms)
+        else:
+            await life.pass_ms(length_ms)
     elif kind == "settings":
         time_ms, size_bytes = chance.choice(RETENTIONS)
         settings = life.ledger.settings
@@ -318,4 +368,4 @@ async def _consume(life: TopicLife, kind: str, name: str, chance: random.Random)
         await life.unsubscribe(name)
 
 
-__all__ = ["SCRIPTS", "Script", "random_life"]
+__all__ = ["SCRIPTS", "Script", "random_life", "random_reminders"]

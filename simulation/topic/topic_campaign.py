@@ -4,7 +4,8 @@
     python -m simulation.topic.topic_campaign --workloads deleting,sharing --points 0
 
 Managed ledger, cursors, delayed index, metadata and bookie stand on one simulated disk. First every operation
-of every script in every way (`--workloads none` leaves this out), then `--points` random lives. On a failure:
+of every script in every way, with a real clock and with a virtual one that jumps (`--workloads none` leaves
+this out), then `--points` random lives, and `--jumps` under the virtual clock. On a failure:
 exit code 1, and what broke, the last operations, and the command that runs this one case again.
 """
 
@@ -21,14 +22,20 @@ from simulation.topic.scripts import SCRIPTS
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = campaign_parser("simulation.topic.topic_campaign", __doc__, list(SCRIPTS), nested_max=2)
+    parser.add_argument(
+        "--jumps", type=int, default=2000, help="random lives under the virtual clock (default: %(default)s)"
+    )
     parser.add_argument("--ways", default=",".join(WAYS), help="ways to break it (default: %(default)s)")
     return run_command(parser, parser.parse_args(arguments), run_case, _titled_cases)
 
 
 def _titled_cases(options: argparse.Namespace) -> list[tuple[str, list[str]]]:
+    scripts, ways = chosen_scripts(options, list(SCRIPTS)), options.ways.split(",")
     return [
-        ("every operation", scripted_cases(chosen_scripts(options, list(SCRIPTS)), options.ways.split(","))),
+        ("every operation", scripted_cases(scripts, ways)),
+        ("every operation, with jumps", scripted_cases(scripts, ways, jumps=True)),
         ("random lives", random_cases(options.points, options.seed)),
+        ("random lives, with jumps", random_cases(options.jumps, options.seed, kind="jumps")),
     ]
 
 

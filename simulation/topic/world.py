@@ -17,11 +17,13 @@ import trio
 
 from geminga.bookie.offline.held_ledgers import StoppedLedgerFiles, held_ledgers
 from geminga.bookie.running.bookie import Bookie
+from geminga.clock import VirtualClock
 from geminga.errors import CorruptData, LedgerNotFound, StorageError
 from geminga.managed_ledger.managed_ledger import ManagedLedgerSettings
 from geminga.managed_ledger.orphans import existing_ledgers, sweep_orphan_ledgers
 from geminga.managed_ledger.unrecorded import compare, set_aside_unrecorded
 from geminga.metadata.store import MetadataStore
+from geminga.metadata.virtual_clock_state import restored_clock, save_clock
 from simulation.bookie.sim_ledger import Broken, promise
 from simulation.bookie.world import HANG_S, TINY
 from simulation.campaign.breaking import lives
@@ -40,13 +42,16 @@ SMALL_TOPIC: Final = ManagedLedgerSettings(
 """A few entries are enough for topic, cursors and entry logs to go on in new ledgers and files."""
 
 
+BEGAN_MS: Final = 1_700_000_000_000
+
+
 class WorldClock:
     """Message time, moved by scripts; it goes on from life to life."""
 
     is_virtual: ClassVar = False
 
     def __init__(self) -> None:
-        self.ms = 1_700_000_000_000
+        self.ms = BEGAN_MS
 
     def now_ms(self) -> int:
         return self.ms
@@ -60,6 +65,39 @@ class WorldClock:
     def worker(self, name: str) -> None:
         return None
 
+    def pass_ms(self, length_ms: int) -> None:
+        """Time goes on by itself."""
+        self.ms += length_ms
+
+
+class JumpingClock(VirtualClock):
+    """The broker's virtual clock, on a machine whose time stands still but for `pass_ms`."""
+
+    def __init__(self, machine: Machine, offset_ms: int = 0, reached_ms: int = 0) -> None:
+        super().__init__(offset_ms, reached_ms, machine.now_ms)
+        self._machine = machine
+
+    @property
+    def ms(self) -> int:
+        return self.now_ms()
+
+    def monotonic_s(self) -> float:
+        return trio.current_time()
+
+    def pass_ms(self, length_ms: int) -> None:
+        """Time goes on by itself; nothing is woken by that."""
+        self._machine.ms += length_ms
+
+
+class Machine:
+    """The clock of the machine, which goes on while it is off."""
+
+    def __init__(self) -> None:
+        self.ms = BEGAN_MS
+
+    def now_ms(self) -> int:
+        return self.ms
+
 
 class Stores(NamedTuple):
     """What a topic stands on, open."""
@@ -71,10 +109,15 @@ class Stores(NamedTuple):
 class TopicWorld:
     """One disk, the bookie's index, the metadata tree, and the truth about the topic on them."""
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, *, jumps: bool = False) -> None:
+        """With `jumps` its clock is the broker's virtual one, restored at each start."""
         self.seed = seed
         self.disk = SimDisk(seed)
-        self.clock = WorldClock()
+        self._machine = Machine()
+        self.clock: WorldClock | JumpingClock = JumpingClock(self._machine) if jumps else WorldClock()
+        self.jumped_to_ms = 0
+        """Where the last jump that was durable has led."""
+        self._jumps = jumps
         self.truth = TopicTruth()
         self._index = self._hooked(SimKeyValue(seed), "index")
         self._tree = self._hooked(SimKeyValue(seed + 1), "tree")
@@ -90,10 +133,7 @@ class TopicWorld:
         return rows
 
     def crash(self, mode: CrashMode) -> None:
-        if self.tracked is not None:
-            # What was due has left the index, and its bucket may be gone: it is in the backlog.
-            self.truth.sealed &= self.tracked()
-            self.tracked = None
+        self.forget_due()
         self.disk.faults.clear()
         self.disk.inject = None
         self.disk.space_bytes = None
@@ -103,6 +143,12 @@ class TopicWorld:
             rows: SimKeyValue = getattr(self, name)
             keep = {"drop": 0, "keep": rows.unsynced, "torn": None}[mode]
             setattr(self, name, self._hooked(rows.crash(keep), name[1:]))
+
+    def forget_due(self) -> None:
+        """The index goes. What was due has left it, and its bucket may be gone: it is in the backlog."""
+        if self.tracked is not None:
+            self.truth.sealed &= self.tracked()
+            self.tracked = None
 
     # -- lives ------------------------------------------------------------------------------------------
 
@@ -124,10 +170,41 @@ class TopicWorld:
                 threaded=False,
             )
             await nursery.start(bookie.run)
+            if self._jumps:
+                self._restore_clock(metadata)
             yield Stores(bookie, metadata)
             if close:
                 await bookie.close()
             nursery.cancel_scope.cancel()
+
+    def _restore_clock(self, metadata: MetadataStore) -> None:
+        """As a start does it; it shows what it has shown, and more if the machine's clock went on."""
+        shown_ms = self.clock.now_ms()
+        restored = restored_clock(metadata, functools.partial(JumpingClock, self._machine))
+        assert isinstance(restored, JumpingClock)
+        self.clock = restored
+        now_ms = restored.now_ms()
+        promise(now_ms >= self.jumped_to_ms, f"the clock shows {now_ms}, and was at {self.jumped_to_ms}")
+        promise(now_ms >= shown_ms, f"the clock went back from {shown_ms} to {now_ms}")
+
+    async def pass_ms(self, metadata: MetadataStore, length_ms: int) -> None:
+        """Let time go on: by a jump, if the clock has them; durable on return then."""
+        if isinstance(self.clock, JumpingClock):
+            await self._jump(metadata, self.clock, length_ms)
+        else:
+            self.clock.pass_ms(length_ms)
+
+    async def _jump(self, metadata: MetadataStore, clock: JumpingClock, length_ms: int) -> None:
+        """From alarm to alarm, durably first, as `geminga/broker/jumps` does it."""
+        to_ms = clock.now_ms() + length_ms
+        await save_clock(metadata, clock, to_ms)
+        self.jumped_to_ms = to_ms
+        with clock.held():
+            await clock.quiet()
+            while (now_ms := clock.now_ms()) < to_ms:
+                next_ms = clock.next_alarm_ms()
+                clock.move_to(to_ms if next_ms is None else min(max(next_ms, now_ms + 1), to_ms))
+                await clock.quiet()
 
     def run(self, script: Callable[[TopicWorld], Awaitable[None]]) -> bool:
         """False if the power went or a fault ended it. Anything else that comes out is a bug."""

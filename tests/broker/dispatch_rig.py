@@ -24,7 +24,8 @@ from geminga.broker.delays.topic_delays import TopicDelays
 from geminga.broker.dispatch.consumer import EXCLUSIVE, SUBSCRIPTION_TYPES, Consumer
 from geminga.broker.flow.read_memory import ReadMemory
 from geminga.broker.subscription.subscription import Subscription, SubscriptionSettings
-from geminga.clock import TrioClock
+from geminga.clock import TrioClock, VirtualClock
+from geminga.events.recording import unrecorded
 from geminga.limits import MIB
 from geminga.managed_ledger.chain.tail_cache import TailCache
 from geminga.managed_ledger.cursor.cursor import Cursor
@@ -187,6 +188,7 @@ class InMemory:
 
     def __init__(self, rig: Rig) -> None:
         self.policy = DelayPolicy()
+        self.record = unrecorded
         self.strict = True
         self.tick_ms = 16
         self._rig = rig
@@ -205,7 +207,7 @@ class Rig:
     """A topic with one managed ledger, and any number of subscriptions on it."""
 
     def __init__(
-        self, ledger: ManagedLedger, nursery: trio.Nursery, clock: TrioClock, partition: int
+        self, ledger: ManagedLedger, nursery: trio.Nursery, clock: TrioClock | JumpingClock, partition: int
     ) -> None:
         self.ledger = ledger
         self.nursery = nursery
@@ -329,10 +331,35 @@ class Rig:
     def now_ms(self) -> int:
         return self.clock.now_ms()
 
+    async def pass_ms(self, length_ms: int) -> None:
+        """Let time go on: by a jump from alarm to alarm, if the clock has them."""
+        clock = self.clock
+        if not isinstance(clock, JumpingClock):
+            await trio.sleep(length_ms / 1000)
+            return
+        with clock.held():
+            to_ms = clock.now_ms() + length_ms
+            await clock.quiet()
+            while (now_ms := clock.now_ms()) < to_ms:
+                next_ms = clock.next_alarm_ms()
+                clock.move_to(to_ms if next_ms is None else min(max(next_ms, now_ms + 1), to_ms))
+                await clock.quiet()
+
+
+class JumpingClock(VirtualClock):
+    """The broker's virtual clock; the time of its machine is trio's."""
+
+    def __init__(self) -> None:
+        super().__init__(wall_ms=TrioClock().now_ms)
+
+    def monotonic_s(self) -> float:
+        return trio.current_time()
+
 
 @asynccontextmanager
-async def open_rig(*, partition: int = -1, **ledger_settings: Any) -> AsyncIterator[Rig]:
-    clock = TrioClock()
+async def open_rig(*, partition: int = -1, jumps: bool = False, **ledger_settings: Any) -> AsyncIterator[Rig]:
+    """With `jumps` its clock is a virtual one, on a machine whose time is trio's."""
+    clock = JumpingClock() if jumps else TrioClock()
     disk = SimDisk()
     async with trio.open_nursery() as nursery:
         metadata = MetadataStore(SimKeyValue(), threaded=False)

@@ -5,11 +5,13 @@ all of it.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 
+from geminga.clock import Alarm, VirtualClock
 from simulation.campaign.breaking import CRASHES, FAILURES
-from simulation.campaign.campaign import random_cases, run_cases
+from simulation.campaign.campaign import CaseFailed, random_cases, run_cases
 from simulation.topic import world as topic_world
 from simulation.topic.cases import run_case, scripted_cases
 from simulation.topic.check import check
@@ -90,3 +92,44 @@ def _holds(case: str) -> bool:
     except Exception:
         return False
     return True
+
+
+@pytest.mark.usefixtures("silent")
+def test_no_promise_is_broken_under_a_clock_that_jumps() -> None:
+    """Lives that go by jumps of up to months: nothing early, nothing lost, and the clock never goes back."""
+    chance = random.Random(2)
+    cases = chance.sample(scripted_cases(["delaying", "sharing", "expiring"], CRASHES, jumps=True), 60)
+    cases += random_cases(60, seed=6, kind="jumps")
+    tally = run_cases(run_case, cases, nested_max=2)
+    assert tally.cases == len(cases)
+    assert tally.crashes >= len(cases)
+
+
+def _not_saved(patch: pytest.MonkeyPatch) -> None:
+    """A jump is begun before it is durable."""
+
+    async def save_nothing(*args: object) -> None:
+        pass
+
+    patch.setattr(topic_world, "save_clock", save_nothing)
+
+
+def _back_to_the_machines(patch: pytest.MonkeyPatch) -> None:
+    """A start takes the machine's time for the broker's."""
+    patch.setattr(topic_world, "restored_clock", lambda store, make: make(0, 0))
+
+
+def _no_alarm(patch: pytest.MonkeyPatch) -> None:
+    """A jump wakes no task, so that it ends with what it should have loaded still on disk."""
+    patch.setattr(VirtualClock, "alarm", lambda self, due_ms, call: Alarm(call))
+
+
+@pytest.mark.usefixtures("silent")
+@pytest.mark.parametrize("plant", [_not_saved, _back_to_the_machines, _no_alarm])
+def test_bugs_in_the_clock_break_a_promise(
+    monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    plant(monkeypatch)
+    cases = random_cases(60, seed=6, kind="jumps")
+    with pytest.raises(CaseFailed):
+        run_cases(run_case, cases, nested_max=2)

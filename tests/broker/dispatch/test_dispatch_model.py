@@ -232,7 +232,9 @@ class Model:
             client.outbox.has_room_again()
 
     async def wait(self, wait_ms: int) -> None:
-        await trio.sleep(wait_ms / 1000)
+        await self.rig.pass_ms(wait_ms)
+        if self.rig.clock.is_virtual and self.sub_type == SHARED:
+            self._check_handed_out()
 
     # -- what is true ----------------------------------------------------------------------------------------
 
@@ -269,6 +271,21 @@ class Model:
             held = sum(self.sizes[p] for p in self.pending)
             assert statistics_of(self.subscription).unacked_messages == held
         assert self.subscription.backlog() == len(self.sizes) - len(self.acked)
+
+    def _check_handed_out(self) -> None:
+        """A jump has ended: what is due is with a consumer, or none has room for it."""
+        self.check()
+        has_room = any(
+            client.consumer.permits > 0 and client.outbox.writable and client.consumer.unacked < UNACKED_MAX
+            for client in self.clients
+        )
+        now_ms = self.rig.now_ms()
+        left = [
+            position
+            for position, due_ms in self.due_ms.items()
+            if due_ms <= now_ms and position not in self.acked and position not in self.pending
+        ]
+        assert not (left and has_room), f"{left} are due, and a jump has ended"
 
     def _sent(self, command: Any) -> None:
         if type(command) is Delivery:
@@ -333,8 +350,11 @@ async def execute(
     read_ms: int,
     index: dict[str, Any] | None,
     is_tight: bool,
+    jumps: bool,
 ) -> None:
-    async with open_rig(partition=0, ledger_entries_max=ledger_entries_max, rollover_min_ms=0) as rig:
+    async with open_rig(
+        partition=0, jumps=jumps, ledger_entries_max=ledger_entries_max, rollover_min_ms=0
+    ) as rig:
         model = Model(rig, sub_type, index)
         if read_ms:
             slow_down(rig, read_ms)
@@ -377,6 +397,7 @@ def test_random_programs(sub_type: str) -> None:
         st.sampled_from([0, 20]),
         st.sampled_from(INDEXES),
         st.booleans(),
+        st.booleans(),
     )
     def run(
         program: list[tuple[Any, ...]],
@@ -384,8 +405,9 @@ def test_random_programs(sub_type: str) -> None:
         read_ms: int,
         index: dict[str, Any] | None,
         is_tight: bool,
+        jumps: bool,
     ) -> None:
         clock = trio.testing.MockClock(autojump_threshold=0)
-        trio.run(execute, sub_type, program, ledger_entries_max, read_ms, index, is_tight, clock=clock)
+        trio.run(execute, sub_type, program, ledger_entries_max, read_ms, index, is_tight, jumps, clock=clock)
 
     run()
