@@ -48,7 +48,10 @@ class Watched:
         self.descriptor = os.pidfd_open(pid)
 
     def ends(self, timeout_s: float = HUNG_SECONDS) -> bool:
-        return bool(select.select([self.descriptor], [], [], timeout_s)[0])
+        # Not `select.select`, which takes no descriptor above 1023.
+        poll = select.poll()
+        poll.register(self.descriptor, select.POLLIN)
+        return bool(poll.poll(timeout_s * 1000))
 
 
 @contextlib.contextmanager

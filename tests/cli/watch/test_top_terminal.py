@@ -48,9 +48,11 @@ class Screen:
 
     def wait_for(self, *expected: str) -> None:
         """Any of them."""
+        # Not `select.select`, which takes no descriptor above 1023.
+        poll = select.poll()
+        poll.register(self._master, select.POLLIN)
         while not any(text in self.output for text in expected):
-            ready, _, _ = select.select([self._master], [], [], SECONDS_MAX)
-            assert ready, f"{expected!r} is not in {self.output!r}"
+            assert poll.poll(SECONDS_MAX * 1000), f"{expected!r} is not in {self.output!r}"
             assert len(self.output) < OUTPUT_MAX, f"{expected!r} is not in {self.output!r}"
             self.output += os.read(self._master, 65536).decode(errors="replace")
 
