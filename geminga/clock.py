@@ -137,6 +137,19 @@ class Worker:
         self._clock.rests(self)
 
 
+@contextmanager
+def working(worker: Worker | None) -> Iterator[None]:
+    """A context in which the task works; None: jumps do not wait for it."""
+    if worker is None:
+        yield
+        return
+    worker.works()
+    try:
+        yield
+    finally:
+        worker.rests()
+
+
 class Alarm:
     """A call at a moment of message time. Cancelling one that has gone off has no effect."""
 
@@ -150,11 +163,14 @@ class Alarm:
 
 
 class VirtualClock:
-    """`offset_ms` ahead of the machine's clock, and never before `reached_ms`."""
+    """`offset_ms` ahead of the machine's clock (`wall_ms`), and never before `reached_ms`."""
 
     is_virtual: ClassVar = True
 
-    def __init__(self, offset_ms: int = 0, reached_ms: int = 0) -> None:
+    def __init__(
+        self, offset_ms: int = 0, reached_ms: int = 0, wall_ms: Callable[[], int] | None = None
+    ) -> None:
+        self._wall_ms = wall_ms or _wall_ms
         self._offset_ms = offset_ms
         self._reached_ms = reached_ms
         self._is_held = False
@@ -172,7 +188,7 @@ class VirtualClock:
     def now_ms(self) -> int:
         """Message time. It never goes back, also if the machine's clock does."""
         if not self._is_held:
-            self._reached_ms = max(self._reached_ms, _wall_ms() + self._offset_ms)
+            self._reached_ms = max(self._reached_ms, self._wall_ms() + self._offset_ms)
         return self._reached_ms
 
     async def sleep_until_ms(self, due_ms: int) -> None:
@@ -194,7 +210,7 @@ class VirtualClock:
     @property
     def offset_ms(self) -> int:
         """How far message time is ahead of the machine's clock."""
-        return self.now_ms() - _wall_ms()
+        return self.now_ms() - self._wall_ms()
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -205,7 +221,7 @@ class VirtualClock:
             yield
         finally:
             self._is_held = False
-            self._offset_ms = self._reached_ms - _wall_ms()
+            self._offset_ms = self._reached_ms - self._wall_ms()
 
     def move_to(self, at_ms: int) -> None:
         """Show `at_ms`, if that is not past, and wake the tasks whose time has come."""

@@ -64,7 +64,13 @@ WITHOUT_NETWORK = (
 IO_THERE = {"wire/compile_proto.py"}
 DOORS = {
     "rocksdict": {"storage/rocksdb.py", "storage/rocksdb_options.py"},
-    "time": {"clock.py", "cli/arguments/parser.py", "cli/standalone.py", "cli/perf/perf.py"},
+    "time": {
+        "clock.py",
+        "cli/arguments/parser.py",
+        "cli/standalone.py",
+        "cli/stopping.py",
+        "cli/perf/perf.py",
+    },
     "prometheus_client": {"admin/metrics/process.py"},
     "h11": {"admin/http/connection.py"},
 }

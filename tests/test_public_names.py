@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import socket
 import subprocess
 import sys
 from http.client import HTTPConnection
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
 import geminga
 from geminga import child_broker
+from tests.e2e.waiting import eventually
 
 PROGRAM = """
 import geminga
@@ -94,3 +99,64 @@ def test_a_directory_of_the_caller_stays_and_a_failure_is_told(tmp_path: Path) -
     assert (tmp_path / "data").is_dir()
     with pytest.raises(geminga.BrokerFailed, match=r"code 2(.|\n)*unknown key 'nonsense'"):
         geminga.ChildBroker(tmp_path / "data", settings={"nonsense": "1"}).start()
+
+
+def test_a_broker_stops_with_the_program_that_started_it(tmp_path: Path) -> None:
+    program = (
+        "import geminga, sys; broker = geminga.ChildBroker(sys.argv[1]); broker.start(); "
+        "print(broker.web_url, broker._process.pid, flush=True); input()"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "data")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        web_url, pid = parent.stdout.readline().split()
+        parent.kill()
+    address = urlsplit(web_url)
+
+    def is_closed() -> bool:
+        try:
+            socket.create_connection((address.hostname, address.port)).close()
+        except ConnectionRefusedError:
+            return True
+        return False
+
+    try:
+        assert eventually(is_closed)
+    except BaseException:
+        os.kill(int(pid), signal.SIGKILL)
+        raise
+
+
+def test_a_forked_process_leaves_the_broker_alone() -> None:
+    program = """if True:
+        import geminga, os, sys
+        with geminga.ChildBroker() as broker:
+            for way_out in (lambda: None, broker.stop):
+                if not (child := os.fork()):
+                    way_out()
+                    sys.exit()
+                print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), broker.is_running)
+            print(broker.data_dir.is_dir())
+    """
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert run.stdout.split() == ["0", "True", "0", "True", "True"], run.stderr
+
+
+def test_a_start_that_is_interrupted_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def interrupt(line: bytes) -> None:
+        raise KeyboardInterrupt
+
+    class Started(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            started.append(self)
+
+    monkeypatch.setattr(child_broker.subprocess, "Popen", Started)
+    monkeypatch.setattr(child_broker.json, "loads", interrupt)
+    broker = geminga.ChildBroker()
+    with pytest.raises(KeyboardInterrupt):
+        broker.start()
+    assert [process.returncode for process in started] == [-signal.SIGKILL]
+    assert not broker.is_running

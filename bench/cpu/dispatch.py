@@ -33,6 +33,7 @@ from geminga.broker.dispatch.consumer import SUBSCRIPTION_TYPES, Consumer
 from geminga.broker.flow.read_memory import ReadMemory
 from geminga.broker.subscription.subscription import Subscription, SubscriptionSettings
 from geminga.clock import RealClock
+from geminga.events.recording import unrecorded
 from geminga.limits import MIB
 from geminga.managed_ledger.chain.tail_cache import TailCache
 from geminga.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerSettings
@@ -94,6 +95,7 @@ class Bench:
         raise error
 
     policy = DelayPolicy()
+    record = staticmethod(unrecorded)
     shared = None
 
     def has_index(self, cursor: object) -> bool:

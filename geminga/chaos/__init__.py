@@ -1,9 +1,9 @@
 """Faults that a user may inject into a running broker (`--chaos`): rules, and damage to buckets at once.
 
 A rule says where which fault is injected, how often and for how long (`rules/`). `geminga fault set` sends
-it to `admin/routes/faults.py`, and `broker/operator/faults_view.py` puts it in force. The code of each place
-asks its door at each operation: `wire/` is between clients and the broker, `disk/` before files and
-databases, and `faulty_buckets.py` fails operations on buckets.
+it to `admin/routes/operator/faults.py`, and `broker/operator/faults_view.py` puts it in force. The code of
+each place asks its door at each operation: `wire/` is between clients and the broker, `disk/` before files
+and databases, and `faulty_buckets.py` fails operations on buckets.
 
 A request such as `geminga delayed lose-bucket orders -s billing` goes through `admin/routes/delayed.py` and
 `broker/operator/delayed_view.py`, which refuses it without `--chaos`, to `damage_bucket` in

@@ -13,12 +13,11 @@ import gc
 import json
 import logging
 import os
-import signal
 import socket
 import sys
 import time
 import traceback
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import trio
@@ -29,6 +28,7 @@ from geminga.cli.arguments.data_directory import default_data_dir
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, EXIT_USAGE, STARTED_S, Parser
 from geminga.cli.broker_log import BrokerLog
 from geminga.cli.output_thread import Streams, streams_on_threads
+from geminga.cli.stopping import Stop, stop_signals
 from geminga.config.config import Config, ConfigError
 from geminga.config.file import ConfigFile, Property, parse
 from geminga.config.loading import Loaded, is_container, load
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 EXIT_PORT_TAKEN = 3
 EXIT_DATA_DIRECTORY = 4
-SAME_WISH_SECONDS = 1.0
+STDIN = 0
 
 FLAG_KEYS = {
     "port": "brokerServicePort",
@@ -84,8 +84,13 @@ def parser(kind: type[Parser]) -> Parser:
     add(
         "--chaos",
         action="store_true",
-        help="allow HTTP clients on this machine, and those with $GEMINGA_OPERATOR_TOKEN, to delete, cut "
-        "or damage parts of the delayed index, for tests",
+        help="allow HTTP clients on this machine, and those with $GEMINGA_OPERATOR_TOKEN, to inject faults "
+        "and to replace all data by a snapshot, for tests",
+    )
+    add(
+        "--stop-with-stdin",
+        action="store_true",
+        help="stop when standard input ends, as a pipe does when the program at its other end is gone",
     )
     add(
         "--log-level",
@@ -148,6 +153,7 @@ def _run(flags: argparse.Namespace, streams: Streams, broker_log: BrokerLog) -> 
         has_banner=flags.log_format == "text",
         operator_token=loaded.operator_token,
         lines_when_ready=_container_lines(flags) if is_container(os.environ) else (),
+        stops_with_stdin=flags.stop_with_stdin,
     )
     try:
         trio.run(broker.run, streams, broker_log)
@@ -217,6 +223,7 @@ class _Broker:
         has_banner: bool = True,
         operator_token: OperatorToken = NO_OPERATOR_TOKEN,
         lines_when_ready: Sequence[str] = (),
+        stops_with_stdin: bool = False,
     ) -> None:
         """`lines_when_ready` go to the log then."""
         self._config = config
@@ -224,6 +231,7 @@ class _Broker:
         self._has_banner = has_banner
         self._operator_token = operator_token
         self._lines_when_ready = lines_when_ready
+        self._stops_with_stdin = stops_with_stdin
         self._ready = False
 
     async def run(self, streams: Streams, broker_log: BrokerLog) -> None:
@@ -237,12 +245,16 @@ class _Broker:
             data_dir=self._data_dir,
             dropped_log_lines=streams.dropped_lines,
             operator_token=self._operator_token,
+            reopened=self._keep_what_there_is,
         )
-        with trio.open_signal_receiver(*_stop_signals()) as signals:
+        with trio.open_signal_receiver(*stop_signals()) as signals:
             async with trio.open_nursery() as listening:
                 serving = trio.CancelScope()
+                stop = Stop(serving)
                 listening.start_soon(broker_log.end_rounds)
-                listening.start_soon(_stop_on, signals, serving, streams.finish)
+                listening.start_soon(stop.on, signals, streams.finish)
+                if self._stops_with_stdin:
+                    listening.start_soon(stop.at_end_of, STDIN)
                 with serving:
                     async with trio.open_nursery() as nursery:
                         self._announce(await nursery.start(start))
@@ -278,7 +290,11 @@ class _Broker:
         }
         if not sys.stdout.isatty():  # for a program that reads it; a person has the lines above
             print(json.dumps(event))
-        # What start-up made lives as long as the process: no later collection needs to walk over it.
+        self._keep_what_there_is()
+
+    def _keep_what_there_is(self) -> None:
+        """What start-up made lives as long as the process: no later collection needs to walk over it."""
+        gc.unfreeze()  # a state that was restored has replaced what was frozen before
         gc.collect()
         gc.freeze()
         gc.enable()
@@ -342,40 +358,6 @@ class _Broker:
         for text in describe_refusal(config.bind_address, wanted) or [f"cannot listen: {error}"]:
             print(f"geminga standalone: {text}", file=sys.stderr)
         return EXIT_PORT_TAKEN
-
-
-def _stop_signals() -> list[signal.Signals]:
-    """SIGHUP is among them unless it was ignored when we began: `nohup` asks for that."""
-    stopping = [signal.SIGTERM, signal.SIGINT]
-    if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        stopping.append(signal.SIGHUP)
-    return stopping
-
-
-async def _stop_on(
-    signals: AsyncIterator[int], serving: trio.CancelScope, say_all: Callable[[], None]
-) -> None:
-    """The first signal stops in order, a later one at once; `say_all` is called before that.
-
-    One that follows within a second is the same wish told twice: `timeout` signals the process and its group.
-    So is SIGHUP at any time: a terminal that is closed sends it, and the shell in it does.
-    """
-    stopping_s = 0.0
-    async for number in signals:
-        name = signal.Signals(number).name
-        is_soon = time.monotonic() - stopping_s < SAME_WISH_SECONDS
-        if serving.cancel_called and (is_soon or name == "SIGHUP"):
-            continue
-        if serving.cancel_called:
-            log.warning("%s again: ending at once; the next start recovers what was not closed", name)
-            say_all()
-            os._exit(EXIT_FAILED)
-        log.info("%s: stopping", name)
-        stopping_s = time.monotonic()
-        # All there is goes with the process: no collection needs to walk over it, the last one included.
-        gc.disable()
-        gc.freeze()
-        serving.cancel()
 
 
 def _leaves(failure: BaseException) -> list[BaseException]:

@@ -200,6 +200,12 @@ class CursorSet:
         if failures:
             raise failures[0]
 
+    async def persist_now(self) -> None:
+        """As `persist_all`, and wait for the writes that are under way."""
+        await self.persist_all()
+        for cursor in tuple(self.by_name.values()):
+            await cursor.written()
+
     def ledgers_dropped(self) -> None:
         """The chain has lost ledgers at its front."""
         for cursor in self.by_name.values():

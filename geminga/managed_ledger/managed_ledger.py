@@ -165,6 +165,10 @@ class ManagedLedger:
         await self._life.cursors.delete(name)
         self._life.cache_if_read()
 
+    async def persist_cursors(self) -> None:
+        """Write what was acknowledged so far; durable on return. StorageError."""
+        await self._life.cursors.persist_now()
+
     # -- positions --------------------------------------------------------------------------------------
 
     def first_position(self) -> Position:

@@ -55,3 +55,20 @@ class LedgerIds:
                 continue
             self._next, self._end = first, end
             return
+
+
+def next_ledger_id(store: MetadataStore) -> int:
+    """No id from this one on was ever assigned. Raises CorruptData."""
+    path = LedgerIdsRecord.path
+    stored = store.get(path)
+    return FIRST_LEDGER_ID if stored is None else decode(LedgerIdsRecord, stored.value, path).next_id
+
+
+async def skip_ledger_ids(store: MetadataStore, first: int) -> None:
+    """Assign no id below `first` from now on; durable on return. Before anything assigns one."""
+    path = LedgerIdsRecord.path
+    stored = store.get(path)
+    if stored is None:
+        await store.put(path, encode(LedgerIdsRecord(next_id=first)), MUST_NOT_EXIST)
+    elif decode(LedgerIdsRecord, stored.value, path).next_id < first:
+        await store.put(path, encode(LedgerIdsRecord(next_id=first)), stored.version)

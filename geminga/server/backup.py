@@ -94,7 +94,7 @@ class Backup:
         async with self._lock:
             target = directory.rstrip("/") or "/"
             started_s = trio.current_time()
-            await self._disk.run(self._check_target, target, self._lists())
+            await self.check(target)
             unfinished = target + UNFINISHED
             await self._disk.run(self._disk.make_directory, unfinished)
             try:
@@ -111,6 +111,10 @@ class Backup:
                 seconds=round(trio.current_time() - started_s, 3),
                 settings=copied.settings,
             )
+
+    async def check(self, directory: str) -> None:
+        """Raise Conflict if a copy may not be at this path."""
+        await self._disk.run(self._check_target, directory.rstrip("/") or "/", self._lists())
 
     def _check_target(self, target: str, lists: DirectoryLists) -> None:
         disk = self._disk

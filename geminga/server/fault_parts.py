@@ -25,25 +25,39 @@ if TYPE_CHECKING:
 class FaultParts(NamedTuple):
     """The doors of the storage, as they are or with faults."""
 
-    faults: Faults | None
-    """None without `--chaos`."""
     disk: RealDisk
     metadata_of: Callable[[KeyValue], MetadataStore]
     index_of: IndexOf
 
 
-def fault_parts(config: Config) -> FaultParts:
+def faults_of(config: Config) -> Faults | None:
+    """The rules of a process; None without `--chaos`."""
     if not config.chaos_enabled:
-        return FaultParts(None, RealDisk(), MetadataStore, IndexDatabase)
-    from geminga.chaos.disk.faulty_disk import FaultyDisk
-    from geminga.chaos.disk.faulty_index import FaultyIndexDatabase
-    from geminga.chaos.disk.faulty_metadata import FaultyMetadata
+        return None
     from geminga.chaos.rules.faults import Faults
 
     # Rules last for real time, whatever a virtual clock does.
-    faults = Faults(RealClock())
+    return Faults(RealClock())
+
+
+def points_of(faults: Faults | None) -> Callable[[str], None]:
+    """What the process calls at its named points."""
+    if faults is None:
+        return lambda name: None
+    from geminga.chaos.rules.killing import Points
+
+    return Points(faults.doors["process"]).passed
+
+
+def fault_parts(faults: Faults | None) -> FaultParts:
+    """For one opening of the data directory."""
+    if faults is None:
+        return FaultParts(RealDisk(), MetadataStore, IndexDatabase)
+    from geminga.chaos.disk.faulty_disk import FaultyDisk
+    from geminga.chaos.disk.faulty_index import FaultyIndexDatabase
+    from geminga.chaos.disk.faulty_metadata import FaultyMetadata
+
     return FaultParts(
-        faults,
         FaultyDisk(faults),
         functools.partial(FaultyMetadata, faults=faults),
         functools.partial(FaultyIndexDatabase, faults=faults),

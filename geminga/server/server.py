@@ -41,6 +41,7 @@ from geminga.config.operator_token import NO_OPERATOR_TOKEN, OperatorToken
 from geminga.delivery_log.delivery_log import DeliveryLog
 from geminga.delivery_log.shipping import Shipping
 from geminga.errors import StorageError
+from geminga.events.event_log import EventLog
 from geminga.managed_ledger.chain.tail_cache import TailCache
 from geminga.managed_ledger.orphans import sweep_orphan_ledgers
 from geminga.managed_ledger.unrecorded import set_aside_unrecorded
@@ -49,12 +50,14 @@ from geminga.metadata.ledger_ids import LedgerIds
 from geminga.metadata.records import InstanceRecord
 from geminga.metadata.store import MetadataStore
 from geminga.server import listener
-from geminga.server.admission import Admission, Visit
+from geminga.server.admission import Handler, Visit
 from geminga.server.backup import Backup
 from geminga.server.bookie_opening import open_bookie, open_database
 from geminga.server.descriptors import Division, divide, raise_files_max, warn_if_few
 from geminga.server.directory_watch import DirectoryWatch
-from geminga.server.fault_parts import bucket_stores_of, fault_parts, faulty_wire
+from geminga.server.doors import Doors, bind_all
+from geminga.server.failure import Failure, storage_error
+from geminga.server.fault_parts import bucket_stores_of, fault_parts, faults_of, faulty_wire, points_of
 from geminga.server.loop_edges import LoopEdges
 from geminga.server.memory_report import MemoryMeter
 from geminga.server.metadata_check import METADATA, aside_text, check_metadata
@@ -71,20 +74,21 @@ from geminga.server.room_settings import (
     subscription_settings,
     tail_cache_settings,
 )
+from geminga.server.snapshots.handover import Handover
+from geminga.server.snapshots.swap import is_interrupted
 from geminga.storage.disk import Disk, RealDisk
 from geminga.storage.rocksdb import BlockCache
 
 if TYPE_CHECKING:
+    from geminga.broker.flow.snapshot_reports import SnapshotCalls
     from geminga.chaos.rules.faults import Faults
 
 log = logging.getLogger("geminga.server")
 
-LOCK, BOOKIE = "lock", DEFAULT
+LOCK, BOOKIE, EVENTS = "lock", DEFAULT, "events"
 """Names inside a data directory, besides `METADATA`."""
 STOP_SECONDS = 10.0
 """The limit of an orderly stop; the recovery of the next start does the rest."""
-FAILURE_SECONDS = 0.5
-"""How long pending publishers have to read the error after a disk has failed."""
 
 
 class Addresses(NamedTuple):
@@ -100,33 +104,54 @@ async def serve(
     data_dir: str,
     dropped_log_lines: Callable[[], int] = lambda: 0,
     operator_token: OperatorToken = NO_OPERATOR_TOKEN,
+    reopened: Callable[[], None] = lambda: None,
     task_status: trio.TaskStatus[Addresses] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run a broker on `data_dir` until cancelled; then stop in order and return.
 
     `dropped_log_lines` returns, for the metrics, the number of dropped log lines. `operator_token` opens the
-    operator's routes beyond loopback. `task_status` gets the ports once both answer. Raises `OSError` when
-    a port is taken, `StorageError` when the directory cannot be used or its disk fails while running.
+    operator's routes beyond loopback. `task_status` gets the ports once both answer; `reopened` is called
+    each time that they answer again, from another state. Raises `OSError` when a port is taken,
+    `StorageError` when the directory cannot be used or its disk fails while running.
     """
     # Ports are bound before the data directory is touched: if one is taken, no recovery has run for nothing.
     files_max = raise_files_max()
     division = _division(config, files_max)
     warn_if_few(files_max, division)
-    stop = trio.CancelScope()
-    async with _cancels(stop):
-        with contextlib.ExitStack() as listening:
-            wanted = listen_settings(config)
-            binary = _bind(listening, wanted.host, wanted.binary_port)
-            web = _bind(listening, wanted.host, wanted.web_port)
-            with trio.CancelScope(shield=True):
-                process = functools.partial(
-                    Process, dropped_log_lines=dropped_log_lines, operator_token=operator_token
-                )
-                await _serve(config, data_dir, division, process, binary, web, stop, task_status)
+    faults = faults_of(config)
+    handover = Handover(data_dir, points_of(faults))
+    process = functools.partial(
+        Process, dropped_log_lines=dropped_log_lines, operator_token=operator_token, faults=faults
+    )
+    async with _cancels(handover):
+        with contextlib.ExitStack() as listening, trio.CancelScope(shield=True):
+            sockets = bind_all(listening, listen_settings(config))
+            disk = RealDisk()
+            disk.make_directory(data_dir)
+            if not is_interrupted(disk, data_dir):
+                _refuse_foreign(disk, data_dir)
+            listening.callback(disk.lock(data_dir).release)
+            await handover.settle()
+            ready: Callable[[Addresses], None] = task_status.started
+            while True:
+                undone = ""
+                doors = Doors(sockets, division)
+                try:
+                    await _serve(config, data_dir, handover, process, doors, faults, ready)
+                except (StorageError, BaseExceptionGroup) as failure:
+                    error = storage_error(failure)
+                    if handover.opening is None or error is None:
+                        raise
+                    undone = str(error)
+                ready = _call_without(reopened)
+                if undone:
+                    await handover.undo(undone)
+                elif not await handover.next_state():
+                    return
 
 
 @contextlib.asynccontextmanager
-async def _cancels(scope: trio.CancelScope) -> AsyncIterator[None]:
+async def _cancels(scope: Handover) -> AsyncIterator[None]:
     """Cancel only `scope` when the caller is cancelled. Shielded work inside ends by itself."""
 
     async def watch() -> None:
@@ -150,72 +175,23 @@ def _division(config: Config, files_max: int) -> Division:
     )
 
 
-def _bind(listening: contextlib.ExitStack, host: str, port: int) -> list[socket.socket]:
-    sockets = listener.bind(host, port)
-    for sock in sockets:
-        listening.enter_context(sock)
-    return sockets
-
-
-class _Doors:
-    """The listening sockets, and the bounds on their connections."""
-
-    def __init__(self, binary: list[socket.socket], web: list[socket.socket], division: Division) -> None:
-        self.binary = binary
-        self.web = web
-        self.to_binary = Admission("binary port", division.binary_connections_max)
-        self.to_web = Admission("admin port", division.web_connections_max)
-
-    def make_room_soon(self) -> Callable[[], None]:
-        """A function for any thread, which frees a few descriptors by closing idle connections."""
-        token = trio.lowlevel.current_trio_token()
-
-        def make_room() -> None:
-            self.to_web.close_longest_idle()
-            self.to_binary.close_longest_idle()
-
-        return functools.partial(token.run_sync_soon, make_room, idempotent=True)
-
-
-class _Failure:
-    """The first failure of a room below; the service stops for it."""
-
-    def __init__(self, service: trio.CancelScope) -> None:
-        self._service = service
-        self.error: StorageError | None = None
-
-    async def watch(
-        self,
-        run: Callable[..., object],
-        *,
-        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-    ) -> None:
-        try:
-            await run(task_status=task_status)  # type: ignore[misc]
-        except StorageError as error:
-            # After a failed write or sync nothing is retried: what the disk has is not known any longer, and
-            # only a recovery from what it gives back can tell.
-            log.critical("storage failed, stopping: %s", error)
-            self.error = self.error or error
-            await trio.sleep(FAILURE_SECONDS)
-            self._service.cancel()
+def _call_without(call: Callable[[], None]) -> Callable[[Addresses], None]:
+    return lambda addresses: call()
 
 
 async def _serve(
     config: Config,
     data_dir: str,
-    division: Division,
+    handover: Handover,
     process_of: Callable[..., Process],
-    binary: list[socket.socket],
-    web: list[socket.socket],
-    stop: trio.CancelScope,
-    task_status: trio.TaskStatus[Addresses],
+    doors: Doors,
+    faults: Faults | None,
+    ready: Callable[[Addresses], None],
 ) -> None:
-    faults, disk, metadata_of, index_of = fault_parts(config)
-    disk.make_directory(data_dir)
+    """Open the data directory, serve until `handover` ends the service, and close it."""
+    disk, metadata_of, index_of = fault_parts(faults)
+    stop = handover.next_scope()
     with contextlib.ExitStack() as held:
-        _refuse_foreign(disk, data_dir)
-        held.callback(disk.lock(data_dir).release)
         lists = lists_from(data_dir, config.journal_directories, config.ledger_directories)
         check = functools.partial(check_metadata, cluster=config.cluster_name)
         # Read-only and before anything is opened for writing. A start on an older copy of the metadata once
@@ -226,7 +202,7 @@ async def _serve(
         metadata_values = await disk.run(
             open_database, disk, os.path.join(data_dir, METADATA), block_cache, held
         )
-        failure = _Failure(stop)
+        failure = Failure(stop)
         async with trio.open_nursery() as storage:
             metadata = metadata_of(metadata_values)
             await storage.start(failure.watch, metadata.run)
@@ -234,10 +210,15 @@ async def _serve(
             instance = await check_instance(
                 metadata,
                 cluster=config.cluster_name,
-                clock=clock_kind(config),
+                clock=handover.clock_kind(clock_kind(config)),
                 now_ms=RealClock().now_ms(),
             )
+            await handover.adapt(metadata)
             clock = _clock(instance, metadata)
+            events = EventLog(disk, os.path.join(data_dir, EVENTS), clock)
+            if faults is not None:
+                faults.tell(events.record)
+            await storage.start(events.run)
             bookie, indexes, directories = await open_bookie(
                 config, disk, data_dir, metadata, instance, block_cache, held, index_of
             )
@@ -248,11 +229,14 @@ async def _serve(
             # name.
             watch = DirectoryWatch(disk, [os.path.join(data_dir, METADATA), *directories])
             await storage.start(failure.watch, watch.run)
+            bookie.call_on_space(
+                lambda why: events.record("disk-read-only" if why else "disk-writable", text=why)
+            )
             aside = await set_aside_unrecorded(bookie, metadata)
             if aside:
                 log.warning("%s", await disk.run(aside_text, disk, data_dir, lists, bookie, aside))
             await sweep_orphan_ledgers(bookie, metadata)
-            rooms = await _rooms(config, clock, metadata, bookie, disk, faults)
+            rooms = await _rooms(config, clock, metadata, bookie, disk, faults, events)
             topics = Topics(rooms)
             if rooms.delivery_log is not None:
                 await storage.start(failure.watch, rooms.delivery_log.run)
@@ -271,13 +255,24 @@ async def _serve(
             )
             backup = Backup(disk, data_dir, metadata, metadata_values, bookie, indexes)
             health = HealthCheck(rooms, watch.gone)
+
+            @functools.cache
+            def snapshots() -> SnapshotCalls:
+                from geminga.server.snapshots.snapshots import OpenState, Snapshots  # few brokers need it
+
+                state = OpenState(data_dir, instance, clock, metadata, backup, topics.persist_cursors)
+                return Snapshots(state, handover, allows_swaps=config.chaos_enabled)
+
+            # Before the first client: what it is told holds for good.
+            storage.start_soon(await handover.commit(events.record))
             with stop, LoopEdges(bookie.journals, rooms.outgoing, rooms.figures.turns).followed():
-                process = process_of(memory, backup, health, faults=faults)
-                doors = _Doors(binary, web, division)
+                process = process_of(memory, backup, health, snapshots=snapshots, events=events)
                 # From here on a storage that lacks a descriptor waits for one, and idle connections are
                 # closed for it. Before, no connection could give one back, and an error says so at once.
                 disk.descriptors.begin(doors.make_room_soon())
-                await _listen(config, rooms, topics, process, doors, memory.started, task_status)
+                await _listen(config, rooms, topics, process, doors, handover, memory.started, ready)
+            if handover.is_last:
+                doors.close()
             # The service has ended here: no client is left, so nothing is published while topics close.
             storage.start_soon(_end_waiting, disk)
             if shipping is not None:
@@ -292,6 +287,8 @@ async def _serve(
                     await bookie.close()
                     if rooms.delivery_log is not None:
                         await rooms.delivery_log.close()
+                    events.record("stopped")
+                    await events.close()
                 if deadline.cancelled_caught:
                     log.warning("stopped without closing everything; the next start recovers it")
             storage.cancel_scope.cancel()
@@ -320,7 +317,8 @@ async def _end_waiting(disk: RealDisk) -> None:
 def _refuse_foreign(disk: Disk, data_dir: str) -> None:
     """Raise ForeignDirectory for a directory with files that are not Geminga's."""
     # A wrong --data-dir (a home directory, say) would otherwise be filled with databases.
-    names = set(disk.list(data_dir)) - {LOCK, *SYSTEMS_NAMES}
+    # Events say nothing of what else should be there: `check_metadata` does, if anything else is.
+    names = set(disk.list(data_dir)) - {LOCK, EVENTS, *SYSTEMS_NAMES}
     if claimed_by(disk, data_dir, DirectoryLists()) or has_bookie_files(disk, os.path.join(data_dir, BOOKIE)):
         return  # `check_metadata` says what is missing
     if names and METADATA not in names:
@@ -337,6 +335,7 @@ async def _rooms(
     bookie: Bookie,
     disk: Disk,
     faults: Faults | None,
+    events: EventLog,
 ) -> Rooms:
     namespaces = Namespaces(metadata, clock, cluster=config.cluster_name)
     await namespaces.bootstrap()
@@ -366,6 +365,7 @@ async def _rooms(
         delay_settings=delay_settings(config),
         new_bucket_store=bucket_stores_of(faults),
         delivery_log=_delivery_log(config, disk, clock),
+        record=events.record,
     )
 
 
@@ -396,9 +396,10 @@ async def _listen(
     rooms: Rooms,
     topics: Topics,
     process: Process,
-    doors: _Doors,
+    doors: Doors,
+    handover: Handover,
     started: Callable[[], None],
-    task_status: trio.TaskStatus[Addresses],
+    ready: Callable[[Addresses], None],
 ) -> None:
     from geminga.admin.api.late import LateRouter
     from geminga.admin.http.body_memory import BodyMemory
@@ -420,15 +421,18 @@ async def _listen(
     async def serve_binary(sock: socket.socket, visit: Visit) -> None:
         await connections.serve(sock, visit.busy)
 
+    router, names, bodies = LateRouter(view), host_names(config), BodyMemory()
+
+    web: list[tuple[socket.socket, Handler]] = []
+    for sock in doors.web:
+        own = OwnHost(names.own, listed=names.listed, is_loopback=listener.is_loopback(sock))
+        web.append((sock, functools.partial(serve_http, application=router, own=own, bodies=bodies)))
     async with trio.open_nursery() as service:
         serve_client = faulty_wire(serve_binary, process.faults, service)
-        for sock in doors.binary:
-            service.start_soon(listener.accept_forever, sock, service, doors.to_binary, serve_client)
-        router, names, bodies = LateRouter(view), host_names(config), BodyMemory()
-        for sock in doors.web:
-            own = OwnHost(names.own, listed=names.listed, is_loopback=listener.is_loopback(sock))
-            serve_web = functools.partial(serve_http, application=router, own=own, bodies=bodies)
-            service.start_soon(listener.accept_forever, sock, service, doors.to_web, serve_web)
+        binary = [(sock, serve_client) for sock in doors.binary]
+        service.start_soon(doors.accept, service, binary, web, handover.accepting)
+        service.start_soon(handover.end_when_wanted)
         # Ready means that a client can publish now: recovery is over, and both ports answer.
         started()
-        task_status.started(Addresses(binary_port, web_port))
+        rooms.record("started")
+        ready(Addresses(binary_port, web_port))

@@ -21,7 +21,7 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol, TypeVar
 
 import trio
@@ -261,6 +261,13 @@ class RealDisk:
         opened: io.FileIO = self._opened(functools.partial(io.FileIO, path), "read", path)
         with opened as file, translated("read", path):
             return file.readall()
+
+    def read_pieces(self, path: str, piece_bytes: int) -> Iterator[bytes]:
+        """A file's content in pieces; the file may be one that this user cannot write."""
+        opened: io.FileIO = self._opened(functools.partial(io.FileIO, path), "read", path)
+        with opened as file, translated("read", path):
+            while piece := file.read(piece_bytes):
+                yield piece
 
     def replace_file(self, path: str, data: bytes) -> None:
         temporary = path + ".tmp"

@@ -22,17 +22,23 @@ from geminga.config.config import ConfigError
 from geminga.config.file import Property
 from geminga.config.loading import load
 from geminga.server.server import Addresses, serve
+from geminga.snapshot_requests import SnapshotRequests
 
 
-class RunningBroker:
+class RunningBroker(SnapshotRequests):
     """A broker that serves until the block of `running` ends."""
 
     def __init__(self, addresses: Addresses, data_dir: str) -> None:
         self.service_url = f"pulsar://127.0.0.1:{addresses.binary_port}"
-        self.web_url = f"http://127.0.0.1:{addresses.web_port}"
+        self._web_url = f"http://127.0.0.1:{addresses.web_port}"
         self.data_dir = data_dir
         self.log = ""
         """Its log goes to `logging`, as that of the rest of the program does."""
+
+    @property
+    def web_url(self) -> str:
+        """`http://host:port`, for the admin API and metrics."""
+        return self._web_url
 
 
 class _Thread(threading.Thread):

@@ -17,6 +17,7 @@ from geminga.testing.requests import Refused, ask, ask_bytes
 LOOK_S: Final = 0.01
 WAIT_SECONDS: Final = 30.0
 DELAYED_SHOWN: Final = 20
+EVENTS_SHOWN: Final = 40
 _monotonic_s = RealClock().monotonic_s
 
 
@@ -56,6 +57,8 @@ class Tenant:
         [cluster] = self._ask("GET", "/admin/v2/clusters")
         self._ask("PUT", f"/admin/v2/tenants/{name}", {"adminRoles": [], "allowedClusters": [cluster]})
         self._ask("PUT", f"/admin/v2/namespaces/{self.namespace}", {})
+        last = self._ask("GET", "/geminga/events?limit=1")
+        self._first_event: int = last[-1]["sequence"] if last else 0
 
     def close(self) -> None:
         """Clear the faults of this test and delete its topics, connected clients or not."""
@@ -228,7 +231,7 @@ class Tenant:
     # -- what a failed test shows ----------------------------------------------------------------------------
 
     def report(self) -> str:
-        """Statistics, delayed messages and faults of this test, and the end of the broker's log."""
+        """Statistics, delayed messages, faults and events of this test."""
         lines = [f"clock {self.now():%Y-%m-%d %H:%M:%S} UTC"]
         for topic in self.topics():
             stats = self.stats(topic)
@@ -240,7 +243,20 @@ class Tenant:
                 for name, found in stats["subscriptions"].items()
             ]
         lines += [f"fault {rule}" for rule in self._ask("GET", "/geminga/faults")]
+        for event in self.events()[-EVENTS_SHOWN:]:
+            about = {
+                name: event[name] for name in ("topic", "subscription", "bucket", "text") if name in event
+            }
+            lines.append(f"event {event['sequence']} {event['kind']} {about} {event.get('counts', {})}")
         return "\n".join(lines)
+
+    def events(self) -> list[Mapping[str, Any]]:
+        """What happened to topics of this test, and to the whole broker since the test began, in order: see
+        docs/events.md.
+        """
+        prefix = f"persistent://{self.namespace}/"
+        found = self._ask("GET", f"/geminga/events?since={self._first_event}")
+        return [event for event in found if event.get("topic", prefix).startswith(prefix)]
 
     def _topic_paths(self) -> list[str]:
         try:

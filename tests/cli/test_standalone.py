@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from geminga.cli import standalone
+from geminga.cli import standalone, stopping
 from geminga.cli.arguments.data_directory import default_data_dir
 from geminga.cli.arguments.ports import describe_refusal, owner_of
 from tests.e2e.broker_process import BrokerProcess, StandaloneProcess
@@ -93,11 +93,11 @@ async def test_a_second_signal_later_ends_at_once(monkeypatch: pytest.MonkeyPatc
         raise SystemExit(code)
 
     said: list[str] = []
-    monkeypatch.setattr(standalone, "SAME_WISH_SECONDS", -1.0)
+    monkeypatch.setattr(stopping, "SAME_WISH_SECONDS", -1.0)
     monkeypatch.setattr(os, "_exit", leave)
     async with contextlib.aclosing(signals()) as received:
         with pytest.raises(SystemExit):
-            await standalone._stop_on(received, trio.CancelScope(), lambda: said.append("all"))
+            await stopping.Stop(trio.CancelScope()).on(received, lambda: said.append("all"))
     assert said == ["all"], "what is logged before is written"
 
 

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from geminga.admin.http.router import Request
-from geminga.admin.routes.operator_gate import OperatorGate
+from geminga.admin.routes.operator.operator_gate import OperatorGate
 from geminga.config.config import Config, ConfigError
 from geminga.config.loading import load
 from geminga.config.operator_token import NO_OPERATOR_TOKEN, OperatorToken, operator_token

@@ -20,6 +20,8 @@ from tests.e2e.broker_process import BrokerProcess
 ADDRESS = "10.77.0.9"
 ROUTE = "/geminga/delayed/persistent/public/default/t/subscription/s/lose-bucket"
 FAULTS = "/geminga/faults"
+OPERATORS = tuple(f"/geminga/{name}" for name in ("backup", "clock", "events", "faults", "snapshots"))
+SNAPSHOTS = ("/geminga/snapshots/save", "/geminga/snapshots/restore", "/geminga/snapshots/reset")
 REBOUND = {"Host": "evil.example", "Origin": "http://evil.example"}
 
 
@@ -32,6 +34,27 @@ def ask(host: str, port: int, path: str, headers: dict[str, str], body: object =
     challenge = answer.getheader("WWW-Authenticate")
     connection.close()
     return [answer.status, text, *([challenge] if challenge else [])]
+
+
+def refused_elsewhere(port: int) -> list[Any]:
+    """The routes for operators that answer another host without a token."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.request("GET", "/geminga/openapi.json")
+    paths = json.loads(connection.getresponse().read())["paths"]
+    connection.close()
+    found, asked = [], 0
+    for path, methods in paths.items():
+        if path.startswith(OPERATORS):
+            for method in methods:
+                connection = HTTPConnection(ADDRESS, port, timeout=30)
+                connection.request(method.upper(), path.replace("{id}", "f1"), "{}")
+                status = connection.getresponse().status
+                connection.close()
+                asked += 1
+                if status not in {401, 403}:
+                    found.append([method, path, status])
+    assert asked > 12, asked
+    return found
 
 
 def command(port: int, *arguments: str, **environment: str) -> list[Any]:
@@ -68,9 +91,12 @@ def main(directory: Path, token: str) -> dict[str, Any]:
             "faults, loopback": ask("127.0.0.1", port, FAULTS, {}),
             "faults, elsewhere": ask(ADDRESS, port, FAULTS, wrong),
             "faults, right": ask(ADDRESS, port, FAULTS, right),
+            "snapshots, elsewhere": [ask(ADDRESS, port, route, wrong)[0] for route in SNAPSHOTS],
+            "snapshots, right": [ask(ADDRESS, port, route, right)[0] for route in SNAPSHOTS[:2]],
             "elsewhere, backup": ask(
                 ADDRESS, port, "/geminga/backup", right, {"directory": str(directory / "copy")}
             ),
+            "all of the operator's, elsewhere": refused_elsewhere(port),
             "page, right": ask(ADDRESS, port, ROUTE, {**right, **REBOUND}),
             "page on loopback": ask("127.0.0.1", port, ROUTE, REBOUND),
             "command": command(port),

@@ -14,6 +14,7 @@ import pytest
 from tests.e2e.broker_process import ROOT
 from tests.e2e.child_process import start_child
 
+EVERY = "all of the operator's, elsewhere"
 TOKEN = "s3cret-s3cret-s3cret"
 UNSHARE = ["unshare", "-rn"]
 
@@ -56,6 +57,8 @@ def test_without_a_token_only_the_own_machine_may(tmp_path: Path) -> None:
     }
     assert "start the broker with GEMINGA_OPERATOR_TOKEN set" in answers["elsewhere"][1]
     assert answers["elsewhere, backup"][0] == 403
+    assert answers["snapshots, elsewhere"] == [403] * 3
+    assert answers[EVERY] == []
     # 400: it was let in, and the body is no rule.
     assert statuses(answers, "faults, loopback", "faults, elsewhere", "faults, right") == {
         "faults, loopback": 400,
@@ -68,7 +71,7 @@ def test_without_a_token_only_the_own_machine_may(tmp_path: Path) -> None:
 
 def test_the_token_opens_beyond_loopback_and_is_seen_nowhere(tmp_path: Path) -> None:
     answers = answers_of(tmp_path, TOKEN)
-    assert statuses(answers, *[case for case in answers if case != "settings"]) == {
+    assert statuses(answers, *[case for case in answers if case not in {"settings", EVERY}]) == {
         "loopback": 404,
         "loopback, wrong": 404,
         "elsewhere": 401,
@@ -78,6 +81,8 @@ def test_the_token_opens_beyond_loopback_and_is_seen_nowhere(tmp_path: Path) -> 
         "faults, loopback": 400,
         "faults, elsewhere": 401,
         "faults, right": 400,
+        "snapshots, elsewhere": 401,
+        "snapshots, right": 400,
         "elsewhere, backup": 200,
         "page, right": 403,
         "page on loopback": 403,
@@ -86,6 +91,8 @@ def test_the_token_opens_beyond_loopback_and_is_seen_nowhere(tmp_path: Path) -> 
         "command, file": 1,
     }
     assert answers["elsewhere"][2] == "Bearer"
+    assert answers["snapshots, elsewhere"] == [401] * 3
+    assert answers["snapshots, right"] == [400] * 2, "no directory was named"
     assert "the bearer token is missing" in answers["command"][1]
     for case in ("command, variable", "command, file"):
         assert answers[case][1].endswith("t does not exist"), "the command was let in"

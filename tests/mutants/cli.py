@@ -64,7 +64,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "sighup-although-nohup",
-        STANDALONE,
+        "geminga/cli/stopping.py",
         " and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN",
         "",
         (STREAMS + "test_nohup_is_respected",),

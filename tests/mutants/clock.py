@@ -16,8 +16,8 @@ MUTANTS = (
     Mutant(
         "clock-goes-back-with-the-machines",
         CLOCK,
-        "self._reached_ms = max(self._reached_ms, _wall_ms() + self._offset_ms)",
-        "self._reached_ms = _wall_ms() + self._offset_ms",
+        "self._reached_ms = max(self._reached_ms, self._wall_ms() + self._offset_ms)",
+        "self._reached_ms = self._wall_ms() + self._offset_ms",
         CLOCK_TESTS,
         "that message time never goes back",
     ),
@@ -104,8 +104,8 @@ MUTANTS = (
     Mutant(
         "clock-of-yesterday-after-a-restart",
         STATE,
-        "return VirtualClock(record.offset_ms, record.reached_ms)",
-        "return VirtualClock(0, record.reached_ms)",
+        "return make(record.offset_ms, record.reached_ms)",
+        "return make(0, record.reached_ms)",
         (f"{E2E}::test_a_year_in_three_moves_with_restarts_between", "tests/metadata/test_clock_state.py"),
         "that the offset survives a restart",
     ),

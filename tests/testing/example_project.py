@@ -100,6 +100,8 @@ def test_a_lost_bucket_costs_nothing(geminga_tenant: Any, client: pulsar.Client)
         consumer.acknowledge(message)
     assert found == set(range(200))
     geminga_tenant.assert_delivered("many", "app")
+    told = [event["kind"] for event in geminga_tenant.events()]
+    assert told.index("bucket-sealed") < told.index("bucket-lost") < told.index("clock-moved")
 
 
 def test_a_slow_wire(geminga_tenant: Any, client: pulsar.Client) -> None:

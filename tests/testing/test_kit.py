@@ -25,6 +25,7 @@ def test_it_fails(geminga_tenant):
     client = pulsar.Client(geminga_tenant.service_url)
     client.subscribe(geminga_tenant.topic("t"), "app", pulsar.ConsumerType.Shared)
     client.create_producer(geminga_tenant.topic("t")).send(b"", deliver_after=datetime.timedelta(days=9))
+    geminga_tenant.advance("1h")
     assert "what I expected" == ""
 
 def test_without_a_broker():
@@ -77,6 +78,7 @@ def test_a_failure_shows_what_the_broker_knows(tmp_path: Path) -> None:
     shown = done.stdout.partition("- geminga -")[2]
     assert "/default/t: 1 messages in" in shown
     assert "app (Shared): backlog 1, delayed " in shown
+    assert "clock-moved" in shown, "the events"
     assert "is ready" in shown, "the broker's log"
 
 

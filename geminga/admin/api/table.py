@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from geminga.admin.api.about import AboutRoutes
 from geminga.admin.http.router import Router
-from geminga.admin.routes.backup import BackupRoutes
-from geminga.admin.routes.clock import ClockRoutes
 from geminga.admin.routes.cluster.broker_stats import BrokerStatsRoutes
 from geminga.admin.routes.cluster.brokers import BrokerRoutes
 from geminga.admin.routes.cluster.clusters import ClusterRoutes
 from geminga.admin.routes.cluster.resources import ResourceRoutes
 from geminga.admin.routes.delayed import DelayedRoutes
-from geminga.admin.routes.faults import FaultRoutes
 from geminga.admin.routes.index import IndexRoutes
 from geminga.admin.routes.lookup import LookupRoutes
 from geminga.admin.routes.metrics import MetricsRoutes
+from geminga.admin.routes.operator.backup import BackupRoutes
+from geminga.admin.routes.operator.clock import ClockRoutes
+from geminga.admin.routes.operator.events import EventRoutes
+from geminga.admin.routes.operator.faults import FaultRoutes
+from geminga.admin.routes.operator.snapshots import SnapshotRoutes
 from geminga.admin.routes.partitions import PartitionRoutes
 from geminga.admin.routes.policies import PolicyRoutes
 from geminga.admin.routes.policies_quota import QuotaRoutes
@@ -63,6 +65,8 @@ def router_for(view: BrokerView) -> Router:
     DelayedRoutes(view.delayed, view.process).add_to(router)
     ClockRoutes(view.clock, view.process).add_to(router)
     BackupRoutes(view.process).add_to(router)
+    SnapshotRoutes(view.process).add_to(router)
     FaultRoutes(view.faults, view.process).add_to(router)
+    EventRoutes(view.process).add_to(router)
     AboutRoutes(router).add_to(router)
     return router

@@ -15,6 +15,7 @@ REFRESH_S: Final = 5
 LINKS: Final = (
     ("/metrics", "metrics for Prometheus"),
     ("/geminga/health", "the health check, with reasons"),
+    ("/geminga/events", "events: what happened, in order"),
     ("/geminga/openapi.json", "all routes of the admin API"),
     ("/geminga/unserved", "requests that no route serves"),
     ("/admin/v2/clusters", "clusters"),

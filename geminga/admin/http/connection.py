@@ -278,6 +278,7 @@ class _Connection:
                 accepts_gzip=_accepts_gzip(head),
                 accept=_header(head, b"accept"),
                 authorization=_header(head, b"authorization"),
+                last_event_id=_header(head, b"last-event-id"),
             )
             response = await self._application(request)
             if response.parts is not None:

@@ -60,6 +60,7 @@ class Request:
         "accepts_gzip",
         "authorization",
         "body",
+        "last_event_id",
         "local_host",
         "method",
         "parameters",
@@ -77,8 +78,9 @@ class Request:
         accepts_gzip: bool = False,
         accept: str = "",
         authorization: str = "",
+        last_event_id: str = "",
     ) -> None:
-        """`accept` and `authorization` are headers. Raises `BadRequest` for a target that is no path."""
+        """The last three are headers. Raises `BadRequest` for a target that is no path."""
         path, _, query = target.partition("?")
         if not path.startswith("/"):
             raise BadRequest("the request target must be a path")
@@ -102,6 +104,7 @@ class Request:
         self.accepts_gzip = accepts_gzip
         self.accept = accept
         self.authorization = authorization
+        self.last_event_id = last_event_id
         self.local_host = local_host
         self.parameters: Mapping[str, str] = {}
 

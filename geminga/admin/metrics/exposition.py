@@ -29,7 +29,7 @@ from geminga.admin.metrics.families import (
     Family,
 )
 from geminga.admin.metrics.figures import Figure, one
-from geminga.admin.metrics.managed_ledgers import NamespaceLedgers, ledger_figures
+from geminga.admin.metrics.managed_ledgers import NamespaceLedgers, ledger_families, ledger_labels
 from geminga.admin.metrics.text import PLAIN, Format, labels_text, line
 from geminga.broker.flow.statistics import BrokerStatistics, SubscriptionTotals, TopicStatistics
 from geminga.names import TopicName
@@ -195,7 +195,11 @@ class Columns:
             self.totals[place] += value
         self._sum_over_broker(name, topic)
         if self._levels.ledgers:
-            self._ledgers.setdefault(namespace, NamespaceLedgers()).add(topic)
+            ledgers = self._ledgers.get(namespace)
+            if ledgers is None:
+                labels = ledger_labels(namespace, self._plain_cluster)
+                ledgers = self._ledgers[namespace] = NamespaceLedgers(labels)
+            ledgers.add(topic)
         if not self._levels.topics:
             self._sum_up(namespace, topic)
             return
@@ -313,16 +317,21 @@ class Columns:
             text = "Shim: messages, in percent of 1 Gbit/s"
             load = {**labels, "broker": self._host, "metric": "loadBalancing"}
             yield one(f"pulsar_lb_bandwidth_{way}_usage", text, percent, **load)
-        if self._levels.ledgers:
-            yield from ledger_figures(self._ledgers, self._plain_cluster)
         text = "Series of topics that this page leaves out, to have no more than gemingaMetricsSeriesMax"
         yield one("geminga_metrics_series_dropped", text, self._series_left_out)
 
     def pages(self) -> Iterator[str]:
-        """All families of topics and below, in slices."""
-        counts = [(self._of_namespace(name), float(count)) for name, count in self._namespaces.items()]
+        """All families of namespaces, topics and below, in slices."""
+        for of_ledgers in ledger_families([*self._ledgers.values()]):
+            yield self._text.head(of_ledgers.name, of_ledgers.help, "gauge")
+            yield from _sliced(of_ledgers.lines)
         yield self._text.head("pulsar_topics_count", "Loaded topics", "gauge")
-        yield from _sliced(line("pulsar_topics_count", *each) for each in counts or [(self.cluster, 0.0)])
+        if not self._namespaces:
+            yield line("pulsar_topics_count", self.cluster, 0.0)
+        yield from _sliced(
+            line("pulsar_topics_count", self._of_namespace(name), count)
+            for name, count in self._namespaces.items()
+        )
         for family, labels, column in self._rows.columns():
             if not self.topics and family.name in SUMMED_OVER_BROKER:
                 # So that a dashboard sees that there is a broker, before there is a topic.

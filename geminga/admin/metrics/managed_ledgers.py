@@ -5,10 +5,11 @@ Pulsar's namespace is a path here, `tenant/namespace/persistent`. Its classes of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
-from geminga.admin.metrics.figures import Figure, Samples
+from geminga.admin.metrics.text import labels_text, line
 from geminga.broker.flow.statistics import ENTRY_SIZE_BOUNDS, WRITE_LATENCY_BOUNDS_MS, TopicStatistics
 
 
@@ -53,9 +54,10 @@ _LATENCY_CLASSES, _SIZE_CLASSES = _classes(WRITE_LATENCY_BOUNDS_MS), _classes(EN
 
 
 class NamespaceLedgers:
-    """Sums of one namespace."""
+    """Sums of one namespace, whose series have these labels."""
 
-    def __init__(self) -> None:
+    def __init__(self, labels: str) -> None:
+        self.labels = labels
         self.sums = [0.0] * len(SUMS)
         self.latencies = [0.0] * (len(_LATENCY_CLASSES) + 1)
         self.sizes = [0.0] * (len(_SIZE_CLASSES) + 1)
@@ -72,14 +74,25 @@ class NamespaceLedgers:
                 self.sizes[place] += count / topic.interval_s
 
 
-def ledger_figures(namespaces: dict[str, NamespaceLedgers], cluster: str) -> Iterator[Figure]:
-    found = {
-        namespace: ({"cluster": cluster, "namespace": f"{namespace}/persistent"}, ledgers)
-        for namespace, ledgers in namespaces.items()
-    }.values()
+class LedgerFamily(NamedTuple):
+    """One metric, and its lines: one by one, since there may be many thousands of namespaces."""
+
+    name: str
+    help: str
+    lines: Iterator[str]
+
+
+def ledger_labels(namespace: str, cluster: str) -> str:
+    return labels_text({"cluster": cluster, "namespace": f"{namespace}/persistent"})
+
+
+def ledger_families(namespaces: Sequence[NamespaceLedgers]) -> Iterator[LedgerFamily]:
+    """None without a namespace."""
+    if not namespaces:
+        return
     for place, (name, (text, _)) in enumerate(SUMS.items()):
-        samples: Samples = [(labels, ledgers.sums[place]) for labels, ledgers in found]
-        yield Figure(f"pulsar_ml_{name}", text, samples)
+        name = f"pulsar_ml_{name}"
+        yield LedgerFamily(name, text, _sums(name, namespaces, place))
     for name, text, classes, attribute in (
         ("AddEntryLatencyBuckets", "Entries per second by write latency", _LATENCY_CLASSES, "latencies"),
         (
@@ -90,11 +103,23 @@ def ledger_figures(namespaces: dict[str, NamespaceLedgers], cluster: str) -> Ite
         ),
         ("EntrySizeBuckets", "Entries per second by size in bytes", _SIZE_CLASSES, "sizes"),
     ):
-        samples = [
-            ({**labels, "quantile": quantile}, value)
-            for labels, ledgers in found
-            for quantile, value in zip(classes, getattr(ledgers, attribute), strict=False)
-        ]
-        yield Figure(f"pulsar_ml_{name}", text, samples)
-        over: Samples = [(labels, getattr(ledgers, attribute)[-1]) for labels, ledgers in found]
-        yield Figure(f"pulsar_ml_{name}_OVERFLOW", f"{text}: above all classes", over)
+        name = f"pulsar_ml_{name}"
+        yield LedgerFamily(name, text, _by_class(name, namespaces, attribute, classes))
+        over = f"{name}_OVERFLOW"
+        yield LedgerFamily(over, f"{text}: above all classes", _above_all(over, namespaces, attribute))
+
+
+def _sums(name: str, namespaces: Sequence[NamespaceLedgers], place: int) -> Iterator[str]:
+    return (line(name, ledgers.labels, ledgers.sums[place]) for ledgers in namespaces)
+
+
+def _by_class(
+    name: str, namespaces: Sequence[NamespaceLedgers], attribute: str, classes: Sequence[str]
+) -> Iterator[str]:
+    for ledgers in namespaces:
+        for quantile, value in zip(classes, getattr(ledgers, attribute), strict=False):
+            yield line(name, f'{ledgers.labels},quantile="{quantile}"', value)
+
+
+def _above_all(name: str, namespaces: Sequence[NamespaceLedgers], attribute: str) -> Iterator[str]:
+    return (line(name, ledgers.labels, getattr(ledgers, attribute)[-1]) for ledgers in namespaces)

@@ -20,7 +20,7 @@ from geminga.admin.http.router import (
 )
 from geminga.admin.http.streaming import in_parts
 from geminga.admin.routes.names import subscription_of, topic_of
-from geminga.admin.routes.operator_gate import OperatorGate
+from geminga.admin.routes.operator.operator_gate import OperatorGate
 from geminga.admin.view.delayed import DelayedView
 from geminga.admin.view.process import ProcessView
 from geminga.broker.operator.delayed_statistics import BucketInfo, SegmentInfo

@@ -5,16 +5,23 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Protocol
 
+from geminga.broker.flow.snapshot_reports import SnapshotCalls
 from geminga.broker.flow.statistics import BackupReport, MemoryStatistics
 from geminga.broker.operator.health import HealthReport
 from geminga.config.operator_token import OperatorToken
+from geminga.events.event_log import EventLog
 
 
 class ProcessView(Protocol):
     """Only the composition root knows all the rooms that these calls concern."""
 
+    def snapshots(self) -> SnapshotCalls: ...
+
     @property
     def operator_token(self) -> OperatorToken: ...
+
+    @property
+    def events(self) -> EventLog | None: ...
 
     def memory(self) -> MemoryStatistics: ...
 

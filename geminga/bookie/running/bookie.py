@@ -95,6 +95,7 @@ class Bookie:
         self._ended: trio.Event | None = None
         self._running = trio.CancelScope()
         self.counts = JournalCounts()
+        self._space_told: list[Callable[[str], None]] = []
 
     @classmethod
     async def open(
@@ -213,6 +214,8 @@ class Bookie:
     def _space_changed(self) -> None:
         self._set.pause_or_resume(self._space.reason)
         self._lifeline.notify()
+        for tell in self._space_told:
+            tell(self._space.reason)
 
     # ---- writing
 
@@ -284,10 +287,12 @@ class Bookie:
         return self.counts.record_bytes
 
     def call_on_change(self, tell: Callable[[], None]) -> None:
-        """Call `tell` after each group, flush, and failure. For callers whose condition is more than
-        `has_room`.
-        """
+        """Call `tell` after each group, flush, and failure: if a condition is more than `has_room`."""
         self._lifeline.call_on_change(tell)
+
+    def call_on_space(self, tell: Callable[[str], None]) -> None:
+        """Call `tell` with `read_only` at each edge."""
+        self._space_told.append(tell)
 
     async def wait_room(self) -> None:
         """Return once `has_room()` is true. Returns at once after a failure, so that `append` raises the

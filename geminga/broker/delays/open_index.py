@@ -15,6 +15,7 @@ from geminga.broker.delays.settings import DelaySettings
 from geminga.broker.delays.subscription_delays import SubscriptionDelays
 from geminga.clock import Clock
 from geminga.errors import GemingaError
+from geminga.events.recording import Record, unrecorded
 from geminga.managed_ledger.cursor.cursor import Cursor
 from geminga.managed_ledger.managed_ledger import ManagedLedger
 from geminga.position import LATEST, Position
@@ -52,6 +53,7 @@ def new_buckets(
     *,
     off_loop: OffLoop | None = None,
     new_store: NewBucketStore | None = None,
+    record: Record = unrecorded,
 ) -> Buckets:
     """An index and what it will have on the bookie. Without an owner (a subscription that is not durable)
     everything stays in memory. `new_store` makes the store of its buckets; None: a `BucketStore`.
@@ -93,6 +95,7 @@ def new_buckets(
         off_loop=off_loop or cast("OffLoop", trio.to_thread.run_sync),
         are_closed_ledgers=ledger.are_closed_ledgers,
         passed_by_all=passed_by_all if settings.is_shared else None,
+        record=record,
     )
 
 

@@ -14,6 +14,8 @@ from pyroaring import BitMap
 from geminga.broker.delays.given_out import GivenOut
 from geminga.broker.delays.ledger_ranges import LedgerRange, LedgerRanges
 from geminga.broker.delays.settings import DelayPolicy
+from geminga.broker.delays.window import WINDOW_ENTRIES, Window
+from geminga.events.recording import Record
 from geminga.managed_ledger.chain.entry import Entry
 from geminga.position import Position
 
@@ -25,21 +27,10 @@ if TYPE_CHECKING:
     from geminga.tracker.index.view import View
 
 NO_OVERRIDES: Mapping[int, int] = {}
-WINDOW_ENTRIES = 65_536
-"""How far one look for entries that are not held back goes: one container of a bitmap, about 10 us."""
 EARLY_MAX = 1000
 """Entries, or a read more, that are kept while a tracker is being opened; those beyond are read again."""
 
 _entry_id = attrgetter("position.entry_id")
-
-
-class Window(NamedTuple):
-    """A run of entries of one ledger, from the unacknowledged one at `place` up to and without `end`."""
-
-    place: Position
-    free: BitMap | None
-    """Those that are neither acknowledged nor held back; None: nothing of it is held back."""
-    end: Position
 
 
 class OpenedIndex(NamedTuple):
@@ -57,6 +48,11 @@ class IndexDoor(Protocol):
     @property
     def shared(self) -> Buckets | None:
         """The index that all share, once it is open."""
+        ...
+
+    @property
+    def record(self) -> Record:
+        """Tells an event."""
         ...
 
     def has_index(self, cursor: Cursor) -> bool:
@@ -411,6 +407,8 @@ class SubscriptionDelays:
             if window is not None:
                 return window
             self._again.drop_first()
+            if not self._again:
+                self._record("caught-up")
         return None
 
     def leap(self) -> None:
@@ -441,6 +439,11 @@ class SubscriptionDelays:
         """
         if self._again is not None:
             self._again.read_up_to(position)
+            self._record("reading-again", ledger=position.ledger_id, entry=position.entry_id)
+
+    def _record(self, kind: str, **at: int) -> None:
+        counts = {**at, "messages": 0 if self.buckets is None else self.buckets.losses.read_again}
+        self._door.record(kind, topic=self._ledger.name, subscription=self.cursor.name, counts=counts)
 
     def all_again(self) -> None:
         """The whole backlog is about to be read: nothing is to be read once more."""

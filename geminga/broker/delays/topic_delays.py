@@ -12,6 +12,7 @@ import trio
 from geminga.broker.delays.settings import DelayPolicy, DelaySettings
 from geminga.broker.delays.subscription_delays import OpenedIndex, SubscriptionDelays
 from geminga.broker.flow.switching import switch_interval
+from geminga.events.recording import Record, unrecorded
 from geminga.managed_ledger.cursor.bucket_properties import DELAYED_PREFIX
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class TopicDelays:
         *,
         off_loop: OffLoop | None = None,
         new_store: NewBucketStore | None = None,
+        record: Record = unrecorded,
     ) -> None:
         self.settings = settings
         self.policy = DelayPolicy(True, settings.tick_ms)
@@ -56,6 +58,7 @@ class TopicDelays:
         self._clock = clock
         self._off_loop = off_loop
         self._new_store = new_store
+        self.record = record
         self._opening: trio.Lock | None = None
         """Made with its first use: most topics are idle."""
         self._tasks: StartsTasks | None = None
@@ -189,6 +192,7 @@ class TopicDelays:
             self._clock,
             off_loop=self._off_loop,
             new_store=self._new_store,
+            record=self.record,
         )
 
     async def _open_shared(self) -> Buckets:

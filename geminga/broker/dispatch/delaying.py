@@ -10,7 +10,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from geminga.broker.delays.subscription_delays import Window
+from geminga.broker.delays.window import Window
 from geminga.broker.dispatch.chooser import Batch
 from geminga.broker.dispatch.redelivery import ENTRY_BITS, ENTRY_MASK
 from geminga.managed_ledger.chain.entry import Entry

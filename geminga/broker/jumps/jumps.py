@@ -10,6 +10,7 @@ import trio
 
 from geminga.clock import LAST_MS, VirtualClock
 from geminga.errors import Conflict
+from geminga.events.recording import Record, unrecorded
 
 if TYPE_CHECKING:
     from geminga.broker.subscription.subscription import Subscription
@@ -55,12 +56,14 @@ class Jumps:
         loaded: Mapping[str, Topic],
         rounds: Rounds,
         save: Callable[[int], Awaitable[None]],
+        record: Record = unrecorded,
     ) -> None:
         """`save` makes durable that the clock will show this time."""
         self._clock = clock
         self._loaded = loaded
         self._rounds = rounds
         self._save = save
+        self._record = record
         self._moving = trio.Lock()
 
     async def by(self, length_ms: int, wait: Wait = "dispatched", wait_s: float = 30.0) -> Jump:
@@ -122,6 +125,8 @@ class Jumps:
                 clock.move_to(stop_ms)
                 stops += 1
                 await self._settle(wait, wait_s)
+        counts = {"from_ms": from_ms, "to_ms": to_ms, "stops": stops}
+        self._record("clock-moved", counts=counts)
         return Jump(
             from_ms=from_ms,
             to_ms=to_ms,

@@ -71,5 +71,5 @@ class ClockOperator:
             if not isinstance(clock, VirtualClock):
                 raise Conflict(NO_JUMPS)
             save = partial(save_clock, self._rooms.metadata, clock)
-            self._jumps = Jumps(clock, self._topics.loaded, self._topics.rounds, save)
+            self._jumps = Jumps(clock, self._topics.loaded, self._topics.rounds, save, self._rooms.record)
         return self._jumps

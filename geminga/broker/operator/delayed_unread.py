@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from pyroaring import BitMap
 
-from geminga.broker.delays.subscription_delays import WINDOW_ENTRIES
+from geminga.broker.delays.window import WINDOW_ENTRIES
 from geminga.broker.operator.delayed_statistics import NotRead
 from geminga.position import EARLIEST, LATEST, Position
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from geminga.broker.connection.connection import Connections
+    from geminga.broker.flow.snapshot_reports import SnapshotCalls
     from geminga.broker.flow.statistics import BackupReport, MemoryStatistics
     from geminga.broker.operator.health import HealthReport
     from geminga.broker.policies.policies import EffectivePolicies
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from geminga.broker.topic.topics import Topics
     from geminga.chaos.rules.faults import Faults
     from geminga.config.config import Config
+    from geminga.events.event_log import EventLog
 
 
 class Process(NamedTuple):
@@ -36,10 +38,13 @@ class Process(NamedTuple):
     memory: Callable[[], MemoryStatistics]
     backup: Callable[[str], Awaitable[BackupReport]]
     health: Callable[[], Awaitable[HealthReport]]
+    snapshots: Callable[[], SnapshotCalls]
     dropped_log_lines: Callable[[], int]
     operator_token: OperatorToken = NO_OPERATOR_TOKEN
     faults: Faults | None = None
     """None without `--chaos`."""
+    events: EventLog | None = None
+    """None: only where a test makes a view by itself."""
 
 
 class View:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from geminga.broker.flow.broker_figures import BrokerFigures
+from geminga.events.recording import Record, unrecorded
 
 if TYPE_CHECKING:
     from geminga.bookie.running.bookie import Bookie
@@ -53,4 +54,6 @@ class Rooms:
     publish_limit: PublishLimit | None = None
     """The limit for all topics together."""
     delivery_log: DeliveryLog | None = None
+    record: Record = unrecorded
+    """Tells what has happened: `geminga/events`."""
     figures: BrokerFigures = field(default_factory=BrokerFigures)

@@ -107,7 +107,13 @@ class Topic:
         self._used_ms = rooms.clock.now_ms()
         """When the topic was loaded, or last found in use."""
         self._now_s = rooms.clock.monotonic_s
-        self.delays = TopicDelays(ledger, rooms.clock, rooms.delay_settings, new_store=rooms.new_bucket_store)
+        self.delays = TopicDelays(
+            ledger,
+            rooms.clock,
+            rooms.delay_settings,
+            new_store=rooms.new_bucket_store,
+            record=rooms.record,
+        )
         self.delivery_log = None if rooms.delivery_log is None else rooms.delivery_log.of_topic(str(name))
         self.publishing = Publishing(
             str(name), ledger, rooms, self.producers, self.subscriptions, self.delays, self.delivery_log

@@ -95,6 +95,11 @@ class Topics:
             for _ in range(CLOSED_AT_ONCE):
                 nursery.start_soon(close_next)
 
+    async def persist_cursors(self) -> None:
+        """Write all that was acknowledged so far; durable on return. Raises StorageError."""
+        for topic in tuple(self.loaded.values()):
+            await topic.ledger.persist_cursors()
+
     async def _close_one(self, topic: Topic) -> None:
         try:
             await topic.close()
@@ -111,6 +116,7 @@ class Topics:
                 log.error("%s could not be closed in order: %s", topic.name, error)
 
     def _topic_fenced(self, topic: Topic) -> None:
+        self._rooms.record("topic-fenced", topic=str(topic.name))
         # A fenced ledger never recovers by itself. Its clients are disconnected, and their next lookup loads
         # the topic from what is durable.
         if self._nursery is not None and not self._closing:

@@ -13,6 +13,7 @@ from geminga.chaos.rules.places import PLACES
 from geminga.chaos.rules.rule import InvalidRule, Rule
 from geminga.clock import Clock
 from geminga.errors import PeerError
+from geminga.events.recording import Record, unrecorded
 
 RULES_MAX: Final = 100
 """Rules in force and ended ones together; a new rule removes the oldest ended one."""
@@ -42,11 +43,13 @@ class RuleState(msgspec.Struct, frozen=True, rename="camel"):
 class Door:
     """The rules of one place. `armed` is replaced as a whole, so any thread may look at it."""
 
-    __slots__ = ("_clock", "_lock", "armed", "on_armed")
+    __slots__ = ("_clock", "_lock", "_on_hit", "armed", "on_armed")
 
-    def __init__(self, clock: Clock, lock: threading.Lock) -> None:
+    def __init__(self, clock: Clock, lock: threading.Lock, on_hit: Callable[[Armed], None]) -> None:
+        """`on_hit` is called for each rule that takes effect, on the thread of the operation."""
         self._clock = clock
         self._lock = lock
+        self._on_hit = on_hit
         self.armed: tuple[Armed, ...] = ()
         self.on_armed: set[Callable[[], None]] = set()
         """Called on the event loop when the place gets a rule."""
@@ -61,7 +64,9 @@ class Door:
             # Ended rules leave, so that a door whose rules have all ended costs nothing again.
             if any(one.end_reason(now_s) for one in self.armed):
                 self.armed = tuple(one for one in self.armed if not one.end_reason(now_s))
-            return hit
+        for one in hit:
+            self._on_hit(one)
+        return hit
 
     def arm(self, armed: Armed) -> None:
         with self._lock:
@@ -79,12 +84,27 @@ class Faults:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self._record: Record = unrecorded
         self._lock = threading.Lock()
         self._rules: dict[str, Armed] = {}
         self._given = 0
         self.hits_by_kind: dict[tuple[str, str], int] = {}
         """Hits of rules that were cleared or removed; `figures` adds those of the listed ones."""
-        self.doors: Final = {place: Door(clock, self._lock) for place in PLACES}
+        self.doors: Final = {place: Door(clock, self._lock, self._tell_hit) for place in PLACES}
+
+    def tell(self, record: Record) -> None:
+        """Tell events from now on."""
+        self._record = record
+
+    def _tell_hit(self, armed: Armed) -> None:
+        rule = armed.rule
+        self._record(
+            "fault-hit",
+            topic=rule.topic,
+            subscription=rule.subscription,
+            text=_text(rule),
+            counts={"hits": armed.hits},
+        )
 
     def set(self, rule: Rule) -> RuleState:
         """Put a checked rule in force. Raises InvalidRule if its id is taken, TooManyRules."""
@@ -99,12 +119,14 @@ class Faults:
         self._rules[rule.id] = armed
         if not PLACES[rule.place][rule.kind].at_once:
             self.doors[rule.place].arm(armed)
+        self._record("fault-set", topic=rule.topic, subscription=rule.subscription, text=_text(rule))
         return self._state(armed)
 
     def struck(self, rule_id: str) -> RuleState:
         """Count the hit of a rule that acts at once. The rule has ended."""
         armed = self._rules[rule_id]
         armed.hits += 1
+        self._tell_hit(armed)
         return self._state(armed)
 
     def get(self, rule_id: str) -> RuleState:
@@ -118,6 +140,14 @@ class Faults:
         """End the rule and remove it from the list. Raises NoSuchRule."""
         state = self._state(self._found(rule_id))
         self._forget(rule_id)
+        rule = state.rule
+        self._record(
+            "fault-cleared",
+            topic=rule.topic,
+            subscription=rule.subscription,
+            text=_text(rule),
+            counts={"hits": state.hits},
+        )
         return state
 
     def clear_all(self) -> list[RuleState]:
@@ -176,3 +206,7 @@ class Faults:
             self._given += 1
             if f"f{self._given}" not in self._rules:
                 return f"f{self._given}"
+
+
+def _text(rule: Rule) -> str:
+    return f"{rule.id} {rule.place}/{rule.kind}"

@@ -108,6 +108,13 @@ POINTS: Final[dict[str, str]] = {
     "ledger-rolled": "the record that names a topic's new ledger is durable",
     "cursor-written": "a cursor's record is durable",
     "metadata-written": "a write of the metadata is durable, and its caller does not know yet",
+    "restore-copied": "a snapshot is copied and checked, and the broker still serves the state before",
+    "restore-intended": "all is closed, and nothing of the state before has been moved yet",
+    "restore-moving": "a part of the state before has been moved out; passed twice",
+    "restore-moved-out": "the state before has been moved out",
+    "restore-moved-in": "the new state has been moved in, and nothing of it has been opened",
+    "restore-opened": "the new state has been opened, and no record says so",
+    "restore-committed": "the new state is valid for good, and no client has reached it yet",
 }
 """Where `process/kill` can end the broker: `name` of a rule."""
 

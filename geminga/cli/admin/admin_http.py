@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
 from geminga.cli.arguments.options import WEB_URL_VARIABLE, operator_headers
@@ -14,6 +15,10 @@ from geminga.cli.client.errors import ClientError
 from geminga.client import admin
 from geminga.errors import GemingaError
 from geminga.names import NamespaceName, TopicName
+
+if TYPE_CHECKING:
+    from http.client import HTTPResponse
+    from urllib.request import Request
 
 SECONDS_MAX = 60
 
@@ -59,8 +64,27 @@ class Admin:
 
     def fetch(self, method: str, path: str, body: object = None, **query: object) -> Answer:
         """The answer as it is. A list in `query` is a parameter for each item. Raises `RequestFailed`."""
-        from urllib.error import HTTPError, URLError
-        from urllib.request import Request, urlopen
+        with self._opened(self._request(method, path, body, **query)) as response:
+            answer = Answer(dict(response.headers), response.read())
+        if warning := answer.headers.get("Warning", ""):
+            print(f"warning: {warning.partition(chr(34))[2].rstrip(chr(34)) or warning}", file=sys.stderr)
+        return answer
+
+    def sent(self, path: str, **query: object) -> Iterator[tuple[str, str]]:
+        """Fields and values of server-sent events, as they come, until the broker ends the answer. Raises
+        `RequestFailed`, also for a connection that breaks.
+        """
+        request = self._request("GET", path, **query)
+        request.add_header("Accept", "text/event-stream")
+        with self._opened(request) as response:
+            for line in response:
+                field, colon, value = line.decode().rstrip("\n").partition(":")
+                # A comment has no field.
+                if colon and field:
+                    yield field, value.removeprefix(" ")
+
+    def _request(self, method: str, path: str, body: object = None, **query: object) -> Request:
+        from urllib.request import Request
 
         asked = urlencode(
             {key: _text(value) for key, value in query.items() if value is not None}, doseq=True
@@ -72,17 +96,21 @@ class Admin:
             raw = body if isinstance(body, Raw) else Raw(json.dumps(body).encode())
             request.add_header("Content-Type", raw.media_type)
             request.data = raw.content
+        return request
+
+    @contextmanager
+    def _opened(self, request: Request) -> Iterator[HTTPResponse]:
+        from urllib.error import HTTPError, URLError
+        from urllib.request import urlopen
+
         try:
             with urlopen(request, timeout=self._seconds_max) as response:
-                answer = Answer(response.headers, response.read())
+                yield response
         except HTTPError as error:
             status = f"{error.code} {error.reason}"
             raise RequestFailed(admin.reason_of(error.read()) or status, status) from None
         except (URLError, OSError, ValueError) as error:
             raise RequestFailed(unreachable(self.url, error)) from None
-        if warning := answer.headers.get("Warning", ""):
-            print(f"warning: {warning.partition(chr(34))[2].rstrip(chr(34)) or warning}", file=sys.stderr)
-        return answer
 
 
 def unreachable(url: str, error: Exception) -> str:

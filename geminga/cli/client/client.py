@@ -71,7 +71,8 @@ class Client:
         near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.7)
         return f"; did you mean {near[0]}?" if near else ""
 
-    async def _owner(self, topic: str) -> Connection:
+    async def owner(self, topic: str) -> Connection:
+        """A connection to the broker that serves the topic."""
         lookup = Lookup(topic)
         for _ in range(REDIRECTS_MAX):
             url = lookup.url or self._url
@@ -91,7 +92,7 @@ class Client:
 
     async def schema(self, topic: str, version: bytes | None = None) -> pb.Schema | None:
         """A version of a topic's schema, None: the newest. None for a topic without one."""
-        connection = await self._owner(topic)
+        connection = await self.owner(topic)
         try:
             answer = await connection.request(
                 lambda number: client_commands.get_schema(number, topic, version)
@@ -106,7 +107,7 @@ class Client:
         self, topic: str, *, pending_max: int = 1000, name: str | None = None, schema: pb.Schema | None = None
     ) -> Producer:
         """A producer on one topic or partition; with `name` None the broker chooses its name."""
-        return await Producer.open(await self._owner(topic), topic, pending_max, name=name, schema=schema)
+        return await Producer.open(await self.owner(topic), topic, pending_max, name=name, schema=schema)
 
     async def consumer(
         self,
@@ -122,7 +123,7 @@ class Client:
         create_topic: bool = True,
     ) -> Consumer:
         """A consumer on one topic or partition. With `start` a reader from there, which leaves no trace."""
-        connection = await self._owner(topic)
+        connection = await self.owner(topic)
         return await Consumer.open(
             connection,
             topic,

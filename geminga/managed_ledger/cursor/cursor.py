@@ -128,6 +128,12 @@ class Cursor(Acknowledgments):
                 self._check_open()
                 await self._write()
 
+    async def written(self) -> None:
+        """Return when no write is under way."""
+        if self._lock is not None:
+            async with self._lock:
+                pass
+
     async def persist_if_open(self) -> None:
         """For the managed ledger, also while it closes: as `persist`, but a closed cursor stays as it is."""
         async with self._persisting:

@@ -18,7 +18,7 @@ from geminga.errors import ProtocolError
 from geminga.pipeline.columns.protobuf_columns import PADDING_BYTES, scan
 from geminga.tracker.format.rows import Integers
 from geminga.wire.message_metadata import peek
-from geminga.wire.stored_entry import CHECKSUM_MAGIC, STAMP_MAGIC, metadata_range
+from geminga.wire.stored_entry import CHECKSUM_MAGIC, STAMP_MAGIC, is_virtual, metadata_range
 from geminga.wire.varint import skip_varint
 
 Table = NDArray[np.uint8]
@@ -26,6 +26,8 @@ Table = NDArray[np.uint8]
 Mask = NDArray[np.bool_]
 
 _DELIVER_AT: Final = 19
+_PUBLISH_TIME: Final = 3
+_BROKER_TIME, _VIRTUAL_CLOCK = 1, 100
 _CRC_AT: Final = RECORD_HEAD.size
 _POLYNOMIAL: Final = 0x82F63B78
 _WIDTH_MAX: Final = 4096
@@ -141,6 +143,9 @@ def _shared_span(records: Table, like: Likeness) -> tuple[int, int] | None:
         at, end = (RECORD_PREFIX_BYTES + offset for offset in metadata_range(first[RECORD_PREFIX_BYTES:]))
     except ProtocolError:
         return None
+    # Then a number alone does not say when the message is due.
+    if is_virtual(first[RECORD_PREFIX_BYTES:]):
+        return None
     is_stamped = first.startswith(STAMP_MAGIC, RECORD_PREFIX_BYTES)
     head = list(range(RECORD_PREFIX_BYTES, RECORD_PREFIX_BYTES + (6 if is_stamped else 2)))
     if first.startswith(CHECKSUM_MAGIC, at - 10):
@@ -199,14 +204,21 @@ def _scanned(records: Table) -> Integers:
     at = np.arange(count, dtype=np.int64) * width + RECORD_PREFIX_BYTES
     end = at + width - RECORD_PREFIX_BYTES
     stamped = (flat[at] == 0x0E) & (flat[at + 1] == 0x02)
-    at = np.where(stamped, at + 6 + _sizes(flat, at + 2), at)
+    stamp_at, at = at + 6, np.where(stamped, at + 6 + _sizes(flat, at + 2), at)
+    stamp_end = np.where(stamped, at, stamp_at)
     if (at + 10 > end).any():
         raise ProtocolError("an entry that is all stamp")
     at = np.where((flat[at] == 0x0E) & (flat[at + 1] == 0x01), at + 6, at)
     sizes = _sizes(flat, at)
     if (at + 4 + sizes > end).any():
         raise ProtocolError("metadata beyond the entry")
-    return scan(flat, at + 4, at + 4 + sizes, numbers={_DELIVER_AT: 0}).numbers[_DELIVER_AT]
+    wanted = {_DELIVER_AT: 0, _PUBLISH_TIME: 0}
+    found = scan(flat, at + 4, at + 4 + sizes, numbers=wanted).numbers
+    due_ms = found[_DELIVER_AT]
+    stamps = scan(flat, stamp_at, stamp_end, numbers={_BROKER_TIME: 0, _VIRTUAL_CLOCK: 0}).numbers
+    # Under a virtual clock the delay counts from the broker's stamp: clients keep their own clock.
+    from_stamp = np.maximum(stamps[_BROKER_TIME] + due_ms - found[_PUBLISH_TIME], 1)
+    return np.where((stamps[_VIRTUAL_CLOCK] == 1) & (due_ms != 0), from_stamp, due_ms)
 
 
 def _sizes(flat: NDArray[np.uint8], at: Integers) -> Integers:

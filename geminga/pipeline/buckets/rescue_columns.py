@@ -7,9 +7,10 @@ from typing import Any, Final
 import pyarrow as pa
 
 from geminga.errors import ProtocolError
+from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.commands import signed
-from geminga.wire.message_metadata import broker_timestamp_ms
-from geminga.wire.stored_entry import metadata_range, parse_metadata, raw_text, stamp_bytes
+from geminga.wire.message_metadata import broker_timestamp_ms, peek
+from geminga.wire.stored_entry import is_virtual, metadata_range, parse_metadata, raw_text, stamp_bytes
 
 ENTRIES: Final = pa.schema(
     [
@@ -81,7 +82,7 @@ def said_by(body: bytes) -> dict[str, Any]:
         "broker_time_ms": signed(stamp_ms) if stamp_ms is not None else None,
         "publish_time_ms": signed(metadata.publish_time),
         "event_time_ms": signed(metadata.event_time) or None,
-        "deliver_at_ms": metadata.deliver_at_time if metadata.HasField("deliver_at_time") else None,
+        "deliver_at_ms": _due_ms(body, metadata),
         "producer": _text(metadata.producer_name),
         "sequence_id": signed(metadata.sequence_id),
         "key": raw_text(key) if key is not None else None,
@@ -90,6 +91,13 @@ def said_by(body: bytes) -> dict[str, Any]:
         "properties": list({_text(pair.key): _text(pair.value) for pair in metadata.properties}.items()),
         "payload_at": end,
     }
+
+
+def _due_ms(body: bytes, metadata: pb.MessageMetadata) -> int | None:
+    """When the broker delivers it: under a virtual clock not when the client wrote."""
+    if not metadata.HasField("deliver_at_time"):
+        return None
+    return peek(body).deliver_at_ms if is_virtual(body) else metadata.deliver_at_time
 
 
 def _text(given: str | bytes) -> str:

@@ -255,8 +255,9 @@ class ServedRows(NamedTuple):
     def rows(self) -> Rows:
         found = []
         for entries in EntryReader(self.access, self.part, poll_timeout_s=self.poll_timeout_s).buffers():
-            delayed = entries.deliver_at_ms > self.due_after_ms
-            times_ms = np.minimum(entries.deliver_at_ms[delayed], FAR_MS)
+            due_ms = entries.due_ms
+            delayed = due_ms > self.due_after_ms
+            times_ms = np.minimum(due_ms[delayed], FAR_MS)
             codes = (entries.ledger_id[delayed] << ENTRY_BITS) | entries.entry_id[delayed]
             found.append(self._wanted(Rows(times_ms, codes)))
         return concatenate(found)

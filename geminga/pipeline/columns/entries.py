@@ -25,7 +25,7 @@ _COMPRESSION, _UNCOMPRESSED_SIZE, _NUM_MESSAGES, _EVENT_TIME, _ENCRYPTION_KEYS =
 _SCHEMA_VERSION, _KEY_BASE64, _ORDERING_KEY, _DELIVER_AT, _MARKER = 16, 17, 18, 19, 20
 _NULL_VALUE, _UUID, _NUM_CHUNKS, _CHUNK_ID = 25, 26, 27, 29
 
-_BROKER_TIME = 1
+_BROKER_TIME, _VIRTUAL_CLOCK = 1, 100
 _INT32_MAX = 2**31 - 1
 
 
@@ -43,6 +43,9 @@ class Entries:
     event_time_ms: Ints
     """0: not set."""
     deliver_at_ms: Ints
+    """As the client wrote it: `due_ms` is when the broker delivers."""
+    is_virtual: Flags
+    """Whether the broker's clock is a virtual one."""
     compression: Ints
     uncompressed_bytes: Ints
     batch_messages: Ints
@@ -71,6 +74,13 @@ class Entries:
     def messages(self) -> Ints:
         """How many messages each entry holds; a chunk counts as one."""
         return np.maximum(self.batch_messages, 1)
+
+    @property
+    def due_ms(self) -> Ints:
+        """When the broker delivers: under a virtual clock the delay counts from its stamp. -1: at once."""
+        from_stamp = self.broker_time_ms + self.deliver_at_ms - self.publish_time_ms
+        counts_from_stamp = self.is_virtual & (self.broker_time_ms >= 0) & (self.deliver_at_ms >= 0)
+        return np.where(counts_from_stamp, np.maximum(from_stamp, 1), self.deliver_at_ms)
 
     def uuid_of(self, row: int) -> bytes:
         """Of the chunked message that a chunk belongs to. Raises `ProtocolError` if it says none."""
@@ -123,7 +133,7 @@ def read_entries(data: Bytes, bounds: Ints) -> Entries:
         position.at + position.size,
         numbers={_LEDGER_ID: -1, _ENTRY_ID: -1, _PARTITION: -1},
     ).numbers
-    stamp = scan(data, stamp_at, stamp_end, numbers={_BROKER_TIME: -1}).numbers
+    stamp = scan(data, stamp_at, stamp_end, numbers={_BROKER_TIME: -1, _VIRTUAL_CLOCK: 0}).numbers
     metadata = scan(
         data,
         metadata_at,
@@ -161,6 +171,7 @@ def read_entries(data: Bytes, bounds: Ints) -> Entries:
         publish_time_ms=numbers[_PUBLISH_TIME],
         event_time_ms=numbers[_EVENT_TIME],
         deliver_at_ms=numbers[_DELIVER_AT],
+        is_virtual=stamp[_VIRTUAL_CLOCK] == 1,
         compression=numbers[_COMPRESSION],
         uncompressed_bytes=numbers[_UNCOMPRESSED_SIZE],
         batch_messages=numbers[_NUM_MESSAGES],

@@ -18,8 +18,10 @@ import trio
 
 from geminga.clock import Clock
 from geminga.errors import GemingaError, ServiceNotReady
+from geminga.events.recording import Record, unrecorded
 from geminga.position import Position
 from geminga.tracker.buckets.bucket_counts import LOST_MAX, BucketOperations, Losses, LostBy
+from geminga.tracker.buckets.bucket_events import BucketEvents
 from geminga.tracker.buckets.bucket_settings import BucketSettings
 from geminga.tracker.buckets.bucket_store import BucketOwner, BucketStore, BucketWriter
 from geminga.tracker.buckets.override_store import OverrideStore
@@ -64,6 +66,7 @@ class Buckets:
         off_loop: OffLoop = in_thread,
         are_closed_ledgers: AreClosedLedgers = _never,
         passed_by_all: Callable[[], tuple[int, int]] | None = None,
+        record: Record = unrecorded,
     ) -> None:
         """`owner` None (a subscription that is not durable): nothing is written. `settings` None: nothing is
         sealed, and only changed times are written. `are_closed_ledgers` is the managed ledger's, and
@@ -112,6 +115,7 @@ class Buckets:
         """Whether all that an earlier process has sealed is taken over."""
         self.frozen: deque[Frozen] = deque()
         """What waits to be sealed, the oldest first."""
+        self.events = BucketEvents(record, store.topic, (owner and owner.subscription) or "")
         self._owner = owner
         self._doomed: deque[tuple[str | None, int]] = deque()
         """To be deleted: the property, unless it is gone already, and the ledger that it names."""
@@ -124,8 +128,7 @@ class Buckets:
     @property
     def owner_text(self) -> str:
         """Whose index it is, for the log."""
-        topic, subscription = self.store.topic, self._owner and self._owner.subscription
-        return topic if subscription is None else f"{topic}, subscription {subscription}"
+        return self.events.owner_text
 
     @property
     def stored(self) -> list[StoredBucket]:
@@ -168,8 +171,9 @@ class Buckets:
             return
         self.index.sealed(frozen, bucket)
         self.sealed_count += 1
+        self.events.sealed(bucket)
         if self.losses.count_sealed(bucket.first_code, bucket.last_code):
-            log.info("%s: %r is rebuilt out of messages that were read again", self.owner_text, bucket)
+            self.events.rebuilt(bucket)
 
     # -- in ---------------------------------------------------------------------------------------------
 
@@ -299,9 +303,8 @@ class Buckets:
         if bucket.retired:
             return
         self.losses.count(how, bucket.first_code, bucket.last_code)
-        log.error(
-            "%s: %r is lost, its messages are read again from the topic: %s", self.owner_text, bucket, error
-        )
+        waiting = self.index.members.count_between(bucket.first_code, bucket.last_code)
+        self.events.lost(bucket, how, error, waiting)
         self._retire(bucket)
         self.lost_ledgers.append(bucket.ledger_id)
         self.doom(bucket.key, bucket.ledger_id)
@@ -319,6 +322,7 @@ class Buckets:
             self.doom(None, self.store.left_behind.pop())
         for bucket in self.index.buckets.released():
             if not bucket.retired:
+                self.events.deleted(bucket)
                 self._retire(bucket)
                 self.doom(bucket.key, bucket.ledger_id)
 

@@ -8,6 +8,7 @@ from typing import Final
 
 import trio
 
+from geminga.clock import working
 from geminga.errors import CorruptData, GemingaError, LedgerNotFound
 from geminga.limits import KIB
 from geminga.tracker.buckets.bucket_settings import BUCKETS_MAX, BucketSettings
@@ -29,13 +30,15 @@ ten times as much.
 async def run_merging(buckets: Buckets) -> None:
     """Until cancelled, which leaves the sources as they were. So does whatever fails."""
     back_off = BackOff()
+    worker = buckets.clock.worker(f"merging of {buckets.owner_text}")
     while True:
         chosen = _choose(buckets)
         if not chosen:
             await buckets.merge_signal.wait()
             continue
         try:
-            with buckets.operations.counting("merge"):
+            # A jump of a virtual clock waits for it: what the sources had loaded, the new bucket loads again.
+            with buckets.operations.counting("merge"), working(worker):
                 await _merge(buckets, chosen)
             back_off.succeeded()
         except Outdated:
@@ -110,6 +113,7 @@ async def _merge(buckets: Buckets, sources: Sequence[StoredBucket]) -> None:
         # One write takes the old names away and sets the new one: a crash leaves either all sources or the
         # new bucket.
         await buckets.name(writer, bucket, sources, generation, lambda replaced: index.swap(replaced, bucket))
+    buckets.events.merged(bucket, len(sources))
 
 
 async def _read(buckets: Buckets, source: StoredBucket, first: int, bytes_max: int) -> list[bytes]:

@@ -197,8 +197,7 @@ class Recovery:
             self._buckets.doom(key, bucket.ledger_id)
 
     def _lost(self, one: _Named, why: object) -> None:
-        owner_text = self._buckets.owner_text
-        log.error("%s: %r is lost, its messages are read again from the topic: %s", owner_text, one, why)
+        self._buckets.events.found_lost(one, one.ledger_id, one.covered, why)
         # By what its name covers, as its directory could not be read.
         self._buckets.losses.count("start", *one.covered)
         self._buckets.doom(one.key, one.ledger_id)

@@ -45,6 +45,7 @@ async def run_buckets(
             if recovery is not None:
                 await recovery.run()
                 buckets.end_recovery()
+                buckets.events.recovered(len(buckets.serving), buckets.losses.by["start"])
                 # Only after `end_recovery`: dispatching does not wait for what could not be read.
                 nursery.start_soon(recovery.run_late)
             if on_recovered is not None:

@@ -131,6 +131,17 @@ def test_no_slice_of_a_page_writes_many_lines_or_takes_many_topics() -> None:
     assert len(rows) == 3000
 
 
+def test_no_slice_writes_the_ledgers_of_many_namespaces() -> None:
+    topics = (topic(f"persistent://public/n{number}/t", subscriptions={}) for number in range(3000))
+    page = list(exposition(topics, BrokerStatistics(), cluster="standalone"))
+    assert max(text.count("\n") for text in page) <= LINES_MAX + 2
+    rows = [line for line in "".join(page).splitlines() if line.startswith("pulsar_ml_StoredMessagesSize{")]
+    assert rows[-1] == (
+        'pulsar_ml_StoredMessagesSize{cluster="standalone",namespace="public/n2999/persistent"} 100.0'
+    )
+    assert len(rows) == 3000
+
+
 def test_a_topic_of_many_subscriptions_is_taken_in_slices_too() -> None:
     many = topic(subscriptions={f"s{number}": subscription() for number in range(1000)})
     assert sum(not text for text in exposition([many], BrokerStatistics(), cluster="c")) >= 50

@@ -107,6 +107,22 @@ def test_a_bucket_that_cannot_be_loaded_is_loaded_later(
     assert faults.state(rule)["ended"] == "count"
 
 
+def test_buckets_that_cannot_be_merged_are_merged_later(tmp_path: Path) -> None:
+    small = {"delayedDeliveryMaxNumBuckets": "2", "delayedDeliveryMinIndexCountPerBucket": "20"}
+    settings = {**SETTINGS, **small}
+    with BrokerProcess(tmp_path / "data", settings=settings, arguments=["--chaos"]) as process:
+        merging = Faults(process)
+        made = pulsar.Client(
+            process.endpoints.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+        )
+        rule = merging.set("bucket/fail", operation="merge", count=2)
+        delayed = Delayed(merging, made, "persistent://public/default/merged")
+        eventually(lambda: merging.state(rule)["ended"] == "count")
+        eventually(lambda: 0 < len(delayed.buckets()) <= 2)
+        delayed.check_delivered()
+        made.close()
+
+
 def test_a_bucket_that_cannot_be_deleted_is_deleted_later(
     faults: Faults, client: pulsar.Client, request: pytest.FixtureRequest
 ) -> None:

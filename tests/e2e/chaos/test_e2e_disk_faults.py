@@ -163,6 +163,48 @@ def test_a_failed_entry_log_loses_nothing(start: Start, kind: str) -> None:
     assert stored(faults) == payloads
 
 
+@pytest.mark.parametrize("operation", ["write", "sync"])
+def test_a_slow_entry_log_and_index_hold_up_a_flush_and_no_receipt(start: Start, operation: str) -> None:
+    faults = start()
+    for place in ("entry-log", "index"):
+        faults.set(f"{place}/slow", operation=operation, latencyMs=100)
+    payloads = [b"%d" % number for number in range(20)]
+    assert published(faults, payloads) == payloads
+    # A stop flushes what is in memory, slowly.
+    began_s = time.monotonic()
+    assert faults.broker.stop() == 0
+    assert time.monotonic() - began_s >= 0.2
+    faults.broker.start()
+    assert stored(faults) == payloads
+
+
+def test_a_failing_read_is_told_to_the_reader_and_loses_nothing(start: Start) -> None:
+    faults = start()
+    payloads = [b"%d" % number for number in range(20)]
+    assert published(faults, payloads) == payloads
+    assert faults.broker.stop() == 0
+    # From now on they are in an entry log and in no cache.
+    faults.broker.start()
+    rule = faults.set("entry-log/eio", operation="read", count=1)
+    with pytest.raises(pulsar.PulsarException):
+        stored(faults)
+    assert faults.state(rule)["ended"] == "count"
+    assert stored(faults) == payloads
+    assert faults.broker.stop() == 0
+
+
+def test_a_slow_read_delays_messages(start: Start) -> None:
+    faults = start()
+    assert published(faults, [b"1"]) == [b"1"]
+    assert faults.broker.stop() == 0
+    faults.broker.start()
+    rule = faults.set("entry-log/slow", operation="read", latencyMs=200, count=1)
+    began_s = time.monotonic()
+    assert stored(faults) == [b"1"]
+    assert time.monotonic() - began_s >= 0.2
+    assert faults.state(rule)["ended"] == "count"
+
+
 def test_the_metadata_refuses_delays_and_conflicts(start: Start) -> None:
     faults = start()
     web = faults.web

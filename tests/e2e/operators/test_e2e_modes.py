@@ -78,6 +78,7 @@ def test_what_an_older_version_left_open_is_closed_by_the_next_start(tmp_path: P
         "bookie": "755",
         "bookie/entry-logs": "700",
         "bookie/journal": "700",
+        "events": "700",
         "index": "700",
         "metadata": "700",
     }

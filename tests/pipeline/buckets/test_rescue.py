@@ -25,7 +25,7 @@ from geminga.pipeline.buckets.rescue import (
     take_inventory,
     write_rescued,
 )
-from geminga.pipeline.buckets.rescue_columns import ENTRIES, EntryColumns
+from geminga.pipeline.buckets.rescue_columns import ENTRIES, EntryColumns, said_by
 from geminga.pipeline.buckets.rescue_files import Hole, NothingThere, plan
 from geminga.pipeline.files import stored_disk
 from geminga.pipeline.files.files import Files
@@ -33,7 +33,7 @@ from geminga.pipeline.files.stored_disk import disk_by_url
 from geminga.storage.disk import RealDisk
 from geminga.storage.key_value import RocksKeyValue
 from geminga.wire import pulsar_pb2 as pb
-from geminga.wire.message_metadata import stamp
+from geminga.wire.message_metadata import stamp, virtual_stamp
 from tests.pipeline.files.s3_server import BUCKET, s3_server
 
 SMALL = BookieSettings(
@@ -217,6 +217,15 @@ def test_pieces_of_a_file_come_from_few_reads(tmp_path: Path, monkeypatch: pytes
     places = [(0, 5), (5, 5), (3, 30), (190, 20), (199, 1), (200, 5), (0, 200)]
     assert [file.pread(*place) for place in places] == [data[at : at + size] for at, size in places]
     assert file.size() == 200
+
+
+def test_a_delay_of_a_virtual_clock_counts_from_the_stamp() -> None:
+    body = message(7).removeprefix(stamp(1235))
+    shown_ms = 1_800_000_000_000
+    said = said_by(virtual_stamp(shown_ms) + body)
+    assert said["deliver_at_ms"] == shown_ms + 5007 - 1234
+    assert (said["publish_time_ms"], said["broker_time_ms"]) == (1234, shown_ms)
+    assert said_by(virtual_stamp(shown_ms) + message(8).removeprefix(stamp(1235)))["deliver_at_ms"] is None
 
 
 def test_a_message_says_what_it_is(data: Path) -> None:

@@ -20,7 +20,7 @@ from geminga.pipeline.buckets.record_columns import due_times_ms, likeness, righ
 from geminga.tracker.format.rows import ENTRY_BITS, ENTRY_MASK, position_of
 from geminga.tracker.format.stored_bucket import whole_ledgers
 from geminga.wire import pulsar_pb2 as pb
-from geminga.wire.message_metadata import peek, stamp
+from geminga.wire.message_metadata import peek, stamp, virtual_stamp
 
 FAR_MS = 4_000_000_000_000
 LEDGER = 300
@@ -37,6 +37,8 @@ def body(number: int, draw: np.random.Generator, *, shape: int) -> bytes:
     head = metadata.SerializeToString()
     checksum = b"\x0e\x01" + draw.bytes(4) if shape in (0, 4) else b""
     stamped = b"" if shape == 1 else stamp(1_700_000_000_000 + number, number if shape == 4 else None)
+    if shape == 5:
+        stamped = virtual_stamp(1_800_000_000_000 + number)
     return stamped + checksum + len(head).to_bytes(4, "big") + head + draw.bytes(8)
 
 
@@ -53,7 +55,7 @@ def table_of(bodies: list[bytes], first: int = 0) -> np.ndarray:
     return np.frombuffer(b"".join(parts), np.uint8).reshape(len(bodies), -1).copy()
 
 
-@pytest.mark.parametrize("shape", range(5))
+@pytest.mark.parametrize("shape", range(6))
 def test_times_are_those_that_a_broker_reads(shape: int) -> None:
     draw = np.random.default_rng(shape)
     bodies = [body(1000 + number, draw, shape=shape) for number in range(200)]

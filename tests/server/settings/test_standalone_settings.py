@@ -53,6 +53,7 @@ def test_every_key_of_the_file_reaches_the_server(
         data_dir: str,
         dropped_log_lines: Callable[[], int],
         operator_token: OperatorToken,
+        reopened: Callable[[], None],
         task_status: trio.TaskStatus[Addresses],
     ) -> None:
         given.append((config, data_dir))

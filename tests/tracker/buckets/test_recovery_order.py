@@ -8,7 +8,9 @@ import pytest
 import trio
 
 from geminga.errors import LedgerNotFound
+from geminga.events.recording import unrecorded
 from geminga.tracker.buckets.bucket_counts import Losses
+from geminga.tracker.buckets.bucket_events import BucketEvents
 from geminga.tracker.buckets.recovery import OPENED_AT_ONCE, Recovery
 from geminga.tracker.buckets.unknown import UnknownLedgers
 from geminga.tracker.format.stored_bucket import KeyRange, bucket_key, whole_ledgers
@@ -33,6 +35,7 @@ class NamedBuckets:
     def __init__(self) -> None:
         self.unknown = UnknownLedgers()
         self.losses = Losses()
+        self.events = BucketEvents(unrecorded, "orders", "")
 
     def named(self) -> dict[str, int]:
         return {bucket_key(whole_ledgers(10 + n, 10 + n)): 1000 + n for n in reversed(range(BUCKETS))}

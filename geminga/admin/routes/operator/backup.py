@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from geminga.admin.http.router import BadRequest, Request, Response, Router, json_response
-from geminga.admin.routes.operator_gate import OperatorGate
+from geminga.admin.routes.operator.operator_gate import OperatorGate
 from geminga.admin.view.process import ProcessView
 
 

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from geminga.admin.http.router import BadRequest, Request, Response, Router, json_response
-from geminga.admin.routes.operator_gate import OperatorGate
+from geminga.admin.routes.operator.operator_gate import OperatorGate
 from geminga.admin.view.clock import ClockView
 from geminga.admin.view.process import ProcessView
 from geminga.broker.jumps.jumps import Wait
@@ -35,6 +35,7 @@ class ClockRoutes:
 
     async def report(self, request: Request) -> Response:
         """{"clock": "real" or "virtual", "now_ms", "wall_ms", "next_due_ms" or null}."""
+        self._gate.check(request)
         return json_response(self._clock.report())
 
     async def advance(self, request: Request) -> Response:

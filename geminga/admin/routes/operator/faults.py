@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from geminga.admin.http.router import Request, Response, Router, json_response
-from geminga.admin.routes.operator_gate import OperatorGate
+from geminga.admin.routes.operator.operator_gate import OperatorGate
 from geminga.admin.view.faults import FaultsView
 from geminga.admin.view.process import ProcessView
 from geminga.chaos.rules.places import OPERATIONS, PLACES, POINTS, WHEN

@@ -1,0 +1,245 @@
+"""A scenario: a short TOML file that says what is sent, what goes wrong meanwhile, and what must hold."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+
+from geminga.errors import GemingaError
+
+MESSAGES_MAX: Final = 10_000_000
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+SubscriptionType = Literal["Exclusive", "Failover", "Shared", "Key_Shared"]
+Action = Literal["fault", "clear", "kill", "stop", "pause", "advance", "unload", "expire", "burst"]
+Count = Annotated[int, msgspec.Meta(ge=0, le=MESSAGES_MAX)]
+Positive = Annotated[int, msgspec.Meta(ge=1, le=MESSAGES_MAX)]
+Few = Annotated[int, msgspec.Meta(ge=1, le=1000)]
+Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
+
+
+class InvalidScenario(GemingaError):
+    """The text says which field is wrong, and what it may have."""
+
+
+class Duration(int):
+    """Milliseconds."""
+
+
+class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    topics: Few = 1
+    partitions: Annotated[int, msgspec.Meta(ge=0, le=100)] = 0
+    """0: topics without partitions."""
+    producers: Few = 1
+    """For each topic."""
+    messages: Positive = 1000
+    """Of each producer."""
+    rate: Count = 0
+    """Messages per second of each producer; 0: as fast as receipts come."""
+    bytes: Annotated[int, msgspec.Meta(ge=16, le=4_000_000)] = 64
+    keys: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
+    """Different keys; 0: messages without a key."""
+    delayed: Share = 0.0
+    """The share of messages with a delay."""
+    delay: list[Duration] = []
+    """Between these two, drawn by the seed."""
+    pending: Few = 500
+    """Messages without a receipt that a producer has under way."""
+
+
+class Consumers(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The consumers of one subscription, on each topic."""
+
+    subscription: str
+    type: SubscriptionType = "Shared"
+    count: Few = 1
+    queue: Few = 200
+    nack: Share = 0.0
+    """The share of first deliveries that a consumer asks to get again."""
+    work: Duration = Duration(0)
+    """How long a consumer works on a message."""
+    leaves_every: Duration = Duration(0)
+    """How often a consumer closes and comes back; 0: it stays."""
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happens at a time of the run."""
+
+    do: Action
+    at: Duration = Duration(0)
+    """After the load has begun."""
+    length: Duration = Duration(0)
+    """Of `pause` and `advance`."""
+    messages: Count = 0
+    """Of `burst`, from each of its producers."""
+    producers: Few = 1
+    """Of `burst`, for each topic."""
+    delayed: Share = 0.0
+    """Of `burst`: the share with a delay."""
+    rule: dict[str, Any] = {}
+    """Of `fault`: the fields of a rule."""
+
+
+class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What makes a run a failure: more than this."""
+
+    lost: int = 0
+    doubled: int = 0
+    out_of_order: int = 0
+    early: int = 0
+    damaged: int = 0
+    unknown: int = 0
+    early_by: Duration = Duration(0)
+    """What is early by up to this does not count."""
+    late: Duration | None = None
+    """The latest delayed message; None: no bound."""
+    p99: Duration | None = None
+    """How late 99 of 100 delayed messages are at most."""
+    prompt: Duration | None = None
+    """How long after its receipt 99 of 100 messages without a delay are delivered."""
+    broker_ends: bool = False
+    """Whether the broker may end by itself, as on a broken disk."""
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    text: str = ""
+    threads: list[str] = []
+    """Threads of apache/pulsar about the defect that this is about."""
+    seed: int = 1
+    clock: Literal["real", "virtual"] = "real"
+    broker: dict[str, str] = {}
+    """Settings of broker.conf."""
+    ttl: Duration = Duration(0)
+    """The namespace's TTL; 0: none."""
+    load: Load = Load()
+    consumers: list[Consumers] = []
+    steps: list[Step] = []
+    expect: Expect = Expect()
+    drain: Duration = Duration(30_000)
+    """How long the end waits without any progress."""
+
+    def scaled(self, factor: float, seed: int | None, pace: float = 1.0) -> Scenario:
+        """With so many times the messages, with another seed unless it is None, and at another pace: steps
+        come so many times sooner, and rates are so many times higher; on a real clock delays are shorter.
+        """
+
+        def sooner(at_ms: int) -> Duration:
+            return Duration(round(at_ms / pace))
+
+        is_real = self.clock == "real"
+        load = msgspec.structs.replace(
+            self.load,
+            messages=min(MESSAGES_MAX, max(1, round(self.load.messages * factor))),
+            rate=round(self.load.rate * pace),
+            delay=[sooner(at_ms) for at_ms in self.load.delay] if is_real else self.load.delay,
+        )
+        steps = [
+            msgspec.structs.replace(
+                step,
+                at=sooner(step.at),
+                length=step.length if step.do == "advance" else sooner(step.length),
+                messages=max(1, round(step.messages * factor)) if step.messages else 0,
+                rule={
+                    name: sooner(value) if name == "durationMs" else value
+                    for name, value in step.rule.items()
+                },
+            )
+            for step in self.steps
+        ]
+        return msgspec.structs.replace(self, load=load, steps=steps, seed=self.seed if seed is None else seed)
+
+
+def parse_scenario(text: str, name: str) -> Scenario:
+    """A scenario from its file's text. Raises `InvalidScenario`."""
+    try:
+        fields = tomllib.loads(text)
+        fields["steps"] = [_step(step) for step in fields.get("steps", [])]
+        fields["broker"] = {key: _setting(value) for key, value in fields.get("broker", {}).items()}
+        _check_names(fields)
+        found = msgspec.convert({"name": name, **fields}, Scenario, dec_hook=_decoded)
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError, AttributeError, TypeError) as error:
+        raise InvalidScenario(f"{name}: {error}") from None
+    _check(found)
+    return found
+
+
+def duration_ms(text: str) -> int:
+    """`250ms`, `2s`, `5m`, `1h`, `30d`. Raises ValueError."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is no length of time; expected such as 250ms, 2s, 5m, 1h, 30d")
+    return round(float(match[1]) * _UNITS_MS[match[2]])
+
+
+def _decoded(kind: type, value: object) -> object:
+    if kind is Duration and isinstance(value, str):
+        return Duration(duration_ms(value))
+    raise TypeError(f"{value!r}: expected a text such as 250ms, 2s, 5m, 1h, 30d")
+
+
+def _step(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a fault's rule stand beside those of its step, so that a file is short."""
+    own = {name: value for name, value in fields.items() if name in Step.__struct_fields__}
+    rest = {name: value for name, value in fields.items() if name not in own}
+    if rest and own.get("do") != "fault":
+        raise TypeError(f"steps: {own.get('do')!r} takes no {', '.join(sorted(rest))}")
+    if own.get("do") == "fault":
+        if "/" not in str(rest.get("fault", "")):
+            raise TypeError("steps: a fault needs fault = \"PLACE/KIND\"; 'geminga fault places' lists them")
+        own["rule"] = _rule(rest)
+    return own
+
+
+def _rule(fields: Mapping[str, Any]) -> dict[str, Any]:
+    place, _, kind = str(fields["fault"]).partition("/")
+    rule: dict[str, Any] = {"place": place, "kind": kind}
+    for name, value in fields.items():
+        if name == "for":
+            rule["durationMs"] = duration_ms(value)
+        elif name == "latency":
+            rule["latencyMs"] = duration_ms(value)
+        elif name != "fault":
+            rule[name] = value
+    return rule
+
+
+def _setting(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _check_names(fields: Mapping[str, Any]) -> None:
+    unknown = sorted(fields.keys() - set(Scenario.__struct_fields__))
+    if unknown:
+        raise TypeError(f"there is no {unknown[0]!r}; there are {', '.join(Scenario.__struct_fields__)}")
+
+
+def _check(scenario: Scenario) -> None:
+    def refuse(text: str) -> None:
+        raise InvalidScenario(f"{scenario.name}: {text}")
+
+    load = scenario.load
+    if not scenario.consumers:
+        refuse("consumers: expected at least one [[consumers]] with a subscription")
+    names = [consumers.subscription for consumers in scenario.consumers]
+    if len(set(names)) < len(names):
+        refuse("consumers: each [[consumers]] needs a subscription of its own")
+    if load.delayed and (len(load.delay) != 2 or load.delay[0] > load.delay[1]):
+        refuse('load.delay: expected the shortest and the longest delay, such as ["1s", "10s"]')
+    for consumers in scenario.consumers:
+        if consumers.type == "Exclusive" and consumers.count > 1:
+            refuse(f"consumers: {consumers.subscription}: an Exclusive subscription has one consumer")
+        if consumers.nack and consumers.type in {"Exclusive", "Failover"}:
+            refuse(f"consumers: {consumers.subscription}: nack needs type Shared or Key_Shared")
+    for step in scenario.steps:
+        if step.do in {"advance", "pause"} and not step.length:
+            refuse(f'steps: {step.do} needs a length, such as length = "2s"')
+        if step.do == "advance" and scenario.clock == "real":
+            refuse('steps: advance needs clock = "virtual"')
+        if step.do == "burst" and not step.messages:
+            refuse("steps: burst needs messages")

@@ -1,0 +1,153 @@
+"""Each shipped scenario, small and fast, by its command; and runs that must fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from geminga.cli.chaos.chaos import EXIT_FOUND
+from geminga.cli.chaos.shipped.scenarios import names
+from tests.e2e.broker_process import ROOT, BrokerProcess
+from tests.e2e.waiting import eventually
+
+pytestmark = pytest.mark.geminga_only
+SIZES = {"pulsar-23353": ("0.02", "4"), "bucket-loss": ("0.4", "2.5"), "power-loss": ("0.3", "2")}
+"""(scale, pace) of those that need another than the others. A bucket has to be sealed by the time that it is
+lost, and by the time that the broker is to be killed for it.
+"""
+
+
+def run(directory: Path, *arguments: str, code: int = 0) -> Any:
+    """What a run found."""
+    done = subprocess.run(
+        [sys.executable, "-m", "geminga", "chaos", "run", *arguments, "--json", "--quiet"],
+        capture_output=True,
+        text=True,
+        cwd=directory,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert done.returncode == code, (done.stdout, done.stderr)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_shipped_scenario_passes(tmp_path: Path, name: str) -> None:
+    scale, pace = SIZES.get(name, ("0.2", "4"))
+    found = run(tmp_path, name, "--scale", scale, "--pace", pace)
+    assert found["verdict"] == "passed"
+    assert found["confirmed"] == found["sent"] > 50
+    assert found["deliveries"] >= found["sent"]
+    page = (tmp_path / f"chaos-{name}.html").read_text()
+    assert "<svg" in page
+    assert f"geminga chaos run {name} --seed " in page
+
+
+def test_a_loss_that_the_broker_does_not_know_of_is_found(tmp_path: Path) -> None:
+    """A TTL takes messages of which the broker believes that all is well."""
+    scenario = tmp_path / "my own & näive.toml"
+    scenario.write_text(
+        """
+        clock = "virtual"
+        ttl = "10s"
+        drain = "1s"
+        broker = { messageExpiryCheckIntervalInMinutes = 1 }
+        load = { messages = 60, delayed = 0.5, delay = ["80s", "90s"] }
+        [[consumers]]
+        subscription = "s"
+        """
+    )
+    found = run(tmp_path, scenario.name, code=EXIT_FOUND)
+    assert found["verdict"] == "failed"
+    assert 15 < found["lost"]["count"] < 45
+    assert found["deliveries"] + found["lost"]["count"] == found["sent"] == 60
+    assert any(text.startswith("lost: ") for text in found["failures"])
+
+
+def test_messages_that_come_before_their_time_are_found(tmp_path: Path) -> None:
+    """The broker's tick is made so long that it hands messages out early, as it then may."""
+    scenario = tmp_path / "ticking.toml"
+    scenario.write_text(
+        """
+        [broker]
+        isDelayedDeliveryDeliverAtTimeStrict = false
+        delayedDeliveryTickTimeMillis = 800
+        delayedDeliveryTrackerFactoryClassName = \
+            "org.apache.pulsar.broker.delayed.InMemoryDelayedDeliveryTrackerFactory"
+        [load]
+        messages = 50
+        delayed = 1.0
+        delay = ["1200ms", "1500ms"]
+        [[consumers]]
+        subscription = "s"
+        """
+    )
+    found = run(tmp_path, "ticking.toml", code=EXIT_FOUND)
+    assert found["early"]["count"] > 40
+    assert 0 < found["early_by_ms"] <= 800
+
+
+def test_against_a_broker_that_runs_already(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker:
+        found = run(
+            tmp_path, "restarts", "--scale", "0.05", "--pace", "6", "--against", broker.endpoints.web_url
+        )
+        assert found["verdict"] == "passed"
+        assert broker.is_running()
+        page = (tmp_path / "chaos-restarts.html").read_text()
+        assert page.count("left out, this broker does not have it") == 3 + 3
+
+
+def test_what_cannot_be_run_is_said(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "geminga", "chaos", "run", "bucket-los"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("geminga chaos run: bucket-los: No such file")
+    assert list(tmp_path.iterdir()) == []
+    away = tmp_path / "nowhere" / "report.html"
+    done = subprocess.run(
+        [sys.executable, "-m", "geminga", "chaos", "run", "pause", "--out", str(away)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "cannot be written to: name another file with --out" in done.stderr
+
+
+def test_an_interrupt_stops_the_broker_too(tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    command = [sys.executable, "-m", "geminga", "chaos", "run", "bucket-loss", "--data-dir", str(data_dir)]
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    ) as run_process:
+        # An event: the broker has a bucket, so the run is in its middle.
+        events = data_dir / "events" / "events.jsonl"
+        eventually(lambda: events.exists() and "bucket-sealed" in events.read_text())
+        run_process.send_signal(signal.SIGINT)
+        _, errors = run_process.communicate(timeout=60)
+    assert run_process.returncode != 0
+    assert "Traceback" not in errors
+    # Free again: the broker that held it has ended.
+    with BrokerProcess(data_dir, arguments=["--clock", "virtual"]):
+        pass
