@@ -122,7 +122,9 @@ class Tenant:
     def advance_to_next(
         self, *, until_acknowledged: bool = False, timeout_s: float = WAIT_SECONDS
     ) -> Mapping[str, Any]:
-        """To when the next delayed message is due, of any topic that has a consumer. `Refused`: none is."""
+        """To when the next delayed message is due, a TTL ends or something unused is deleted; the answer's
+        `event` says which. `Refused`: nothing of that lies ahead.
+        """
         return self._move({"next": True}, until_acknowledged, timeout_s)
 
     def _move(

@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant
 
 CLOCK = "geminga/clock.py"
 JUMPS = "geminga/broker/jumps/jumps.py"
+NEXT = "geminga/broker/jumps/next_events.py"
 METADATA = "geminga/wire/message_metadata.py"
 STATE = "geminga/metadata/virtual_clock_state.py"
 CLOCK_TESTS = ("tests/test_clock.py",)
@@ -100,6 +101,30 @@ MUTANTS = (
         "if False:",
         (f"{E2E}::test_a_reminder_that_sends_the_next_one",),
         "that a stop waits for the application",
+    ),
+    Mutant(
+        "next-event-without-the-ttl",
+        NEXT,
+        "since_ms + ttl_s * 1000 + 1, rounds.expiry.due_ms) + 1",
+        "since_ms + ttl_s * 1000 + 1, rounds.expiry.due_ms)",
+        (f"{E2E}::test_the_next_event_is_the_end_of_a_ttl",),
+        "that the next event has happened when the move is over",
+    ),
+    Mutant(
+        "next-event-takes-the-month-for-old",
+        NEXT,
+        "if topic.policies.ttl_from_due_time:",
+        "if False:",
+        (f"{E2E}::test_the_next_event_is_the_end_of_a_ttl",),
+        "that a TTL from the due time ends later",
+    ),
+    Mutant(
+        "next-event-without-the-check",
+        NEXT,
+        "max(unused_ms, rounds.unused_subscriptions.due_ms) + 1",
+        "unused_ms",
+        (f"{E2E}::test_the_next_event_is_the_end_of_what_is_unused",),
+        "that a check runs before the next event is over",
     ),
     Mutant(
         "clock-of-yesterday-after-a-restart",

@@ -6,7 +6,7 @@ dispatch task or a loader of buckets waits: both leave an alarm with the clock w
 stop the periodic checks whose time has passed run (`geminga/broker/topic/rounds.py`), so that a message that
 expires before it is due is not delivered. At a stop the clock wakes the tasks, and the jump waits until they
 rest again (`geminga/clock.py`); a caller may ask to wait until consumers have acknowledged what they
-got.
+got. `next_events.py` finds the moment for a jump to the next event.
 
 Must not be broken: the target is durable before the first move, or a crash in the middle of a jump would have
 the clock go back behind stamps that it gave. I/O time never jumps. Under the real clock nothing of this

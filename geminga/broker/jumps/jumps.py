@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 import trio
 
+from geminga.broker.jumps.next_events import name_of, next_event, subscriptions_of
 from geminga.clock import LAST_MS, VirtualClock
 from geminga.errors import Conflict
 from geminga.events.recording import Record, unrecorded
@@ -45,6 +46,8 @@ class Jump(msgspec.Struct, frozen=True, kw_only=True):
     """Subscriptions with due messages that no consumer has room for."""
     unfinished: list[str]
     """Tasks that did not come to rest in time at the end."""
+    event: str = ""
+    """What `to_next` moved to."""
 
 
 class Jumps:
@@ -83,17 +86,21 @@ class Jumps:
             return await self._jump(at_ms, wait, wait_s)
 
     async def to_next(self, wait: Wait = "dispatched", wait_s: float = 30.0) -> Jump:
-        """To the next due time of a delayed message. `Conflict`: none is waiting."""
+        """To the next moment at which something happens by itself (`next_events.py`), which the answer names.
+        `Conflict`: nothing is going to. Raises StorageError if an entry cannot be read for its TTL.
+        """
         async with self._moving:
             await self._joined()
             await self._settle("dispatched", wait_s)
-            at_ms = next_due_ms(self._loaded)
-            if at_ms is None:
+            event = await next_event(self._loaded, self._rounds)
+            if event is None:
                 raise Conflict(
-                    "no delayed message is waiting on a topic that is loaded: publish one, or connect a "
-                    "consumer, which loads its topic; 'advance' moves the clock all the same"
+                    "nothing is waiting for a time on topics that are loaded: no delayed message, no TTL, no "
+                    "unused subscription or topic. Publish with a delay, or connect a consumer, which loads "
+                    "its topic; 'advance' moves the clock all the same"
                 )
-            return await self._jump(max(at_ms, self._clock.now_ms()), wait, wait_s)
+            jump = await self._jump(max(event.at_ms, self._clock.now_ms()), wait, wait_s)
+            return msgspec.structs.replace(jump, event=event.text)
 
     async def _jump(self, to_ms: int, wait: Wait, wait_s: float) -> Jump:
         clock = self._clock
@@ -132,7 +139,7 @@ class Jumps:
             to_ms=to_ms,
             stops=stops,
             is_exact=stops <= EXACT_STOPS_MAX,
-            waiting=[_name(found) for found in _subscriptions(self._loaded) if found.delayed.has_due()],
+            waiting=[name_of(found) for found in subscriptions_of(self._loaded) if found.delayed.has_due()],
             unfinished=clock.working(),
         )
 
@@ -142,12 +149,12 @@ class Jumps:
         # messages without a consumer with room for them.
         with trio.move_on_after(SETTLE_SECONDS_MAX):
             # An index that was found at a start says only when it is read what is due.
-            while any(s.delayed.unknown is not None for s in _subscriptions(self._loaded)):  # noqa: ASYNC110
+            while any(s.delayed.unknown is not None for s in subscriptions_of(self._loaded)):  # noqa: ASYNC110
                 await trio.sleep(LOOK_S)
         with trio.move_on_after(JOIN_SECONDS_MAX):
             since_ms = self._clock.now_ms() - JOINED_LATELY_MS
             # By looking, as for acknowledgements.
-            while any(_has_just_joined(s, since_ms) for s in _subscriptions(self._loaded)):  # noqa: ASYNC110
+            while any(_has_just_joined(s, since_ms) for s in subscriptions_of(self._loaded)):  # noqa: ASYNC110
                 await trio.sleep(LOOK_S)
 
     def _step_ms(self, from_ms: int, to_ms: int) -> int:
@@ -160,21 +167,9 @@ class Jumps:
         if wait == "acknowledged":
             # By looking: an event for each acknowledgement would cost brokers that never jump.
             with trio.move_on_after(wait_s):
-                while any(map(_is_unacknowledged, _subscriptions(self._loaded))):  # noqa: ASYNC110
+                while any(map(_is_unacknowledged, subscriptions_of(self._loaded))):  # noqa: ASYNC110
                     await trio.sleep(LOOK_S)
                 await self._clock.quiet()
-
-
-def next_due_ms(loaded: Mapping[str, Topic]) -> int | None:
-    """When the next delayed message of these topics falls due; None if none is waiting."""
-    trackers = (subscription.delayed.tracker for subscription in _subscriptions(loaded))
-    times = (tracker.next_due_ms() for tracker in trackers if tracker is not None)
-    return min((at_ms for at_ms in times if at_ms is not None), default=None)
-
-
-def _subscriptions(loaded: Mapping[str, Topic]) -> Iterable[Subscription]:
-    for topic in tuple(loaded.values()):
-        yield from tuple(topic.subscriptions.values())
 
 
 def _is_unacknowledged(subscription: Subscription) -> bool:
@@ -183,7 +178,3 @@ def _is_unacknowledged(subscription: Subscription) -> bool:
 
 def _has_just_joined(subscription: Subscription, since_ms: int) -> bool:
     return any(not c.first_flow_ms and c.connected_since_ms >= since_ms for c in subscription.consumers)
-
-
-def _name(subscription: Subscription) -> str:
-    return f"{subscription.topic.name} / {subscription.name}"

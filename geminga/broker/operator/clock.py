@@ -39,7 +39,7 @@ class ClockOperator:
         self._jumps: Jumps | None = None
 
     def report(self) -> ClockReport:
-        from geminga.broker.jumps.jumps import next_due_ms
+        from geminga.broker.jumps.next_events import next_due_ms
 
         clock = self._rooms.clock
         return ClockReport(
@@ -57,7 +57,7 @@ class ClockOperator:
         return await self._mover().to(at_ms, wait, wait_s)
 
     async def advance_to_next(self, wait: Wait, wait_s: float) -> Jump:
-        """To the next due time; `Conflict` if there is none."""
+        """To the next moment at which something happens; `Conflict` if nothing is going to."""
         return await self._mover().to_next(wait, wait_s)
 
     def _mover(self) -> Jumps:

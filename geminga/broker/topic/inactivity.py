@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from geminga.broker.subscription.subscription import Subscription
     from geminga.broker.topic.topic import Topic
 
 log = logging.getLogger("geminga.broker")
@@ -37,6 +38,20 @@ def is_to_go(topic: Topic) -> bool:
         return False
     idle_ms = topic.idle_ms()
     return idle_ms >= policy.inactive_s_max * 1000 and not _is_retained(topic, idle_ms)
+
+
+def goes_at_ms(topic: Topic) -> int | None:
+    """From when on `is_to_go`, if it stays unused; None while it is used or kept."""
+    policy = topic.policies.inactive_topic
+    if not policy.deletes or topic.is_in_use or _is_wanted(topic, policy.delete_mode == CAUGHT_UP):
+        return None
+    idle_ms = policy.inactive_s_max * 1000
+    if topic.ledger.number_of_entries > 0:
+        retention_ms = topic.policies.retention.time_ms
+        if retention_ms < 0:
+            return None
+        idle_ms = max(idle_ms, retention_ms)
+    return topic.clock.now_ms() - topic.idle_ms() + idle_ms
 
 
 def _is_wanted(topic: Topic, counts_backlog: bool) -> bool:
@@ -88,7 +103,6 @@ def deletions_line(deleted: Sequence[tuple[str, int]]) -> str:
 
 async def expire_subscriptions(topic: Topic) -> None:
     """Delete the subscriptions that have had no consumer for too long. Raises StorageError."""
-    # Only for durable ones: a non-durable subscription ends with its last consumer anyway.
     minutes = topic.policies.subscription_expiration_minutes
     if minutes <= 0:
         return
@@ -97,8 +111,8 @@ async def expire_subscriptions(topic: Topic) -> None:
         # with its own time, have come.
         if topic.subscriptions.get(subscription.name) is not subscription:
             continue
-        unused_ms = topic.clock.now_ms() - subscription.consumers.unused_since_ms
-        if subscription.cursor.durable and not subscription.consumers and unused_ms > minutes * MINUTE_MS:
+        goes_ms = subscription_goes_at_ms(topic, subscription)
+        if goes_ms is not None and topic.clock.now_ms() >= goes_ms:
             log.info(
                 "%s / %s: without a consumer for more than %d minutes: it is deleted",
                 topic.name,
@@ -106,3 +120,12 @@ async def expire_subscriptions(topic: Topic) -> None:
                 minutes,
             )
             await topic.delete_subscription(subscription.name)
+
+
+def subscription_goes_at_ms(topic: Topic, subscription: Subscription) -> int | None:
+    """From when on a subscription has been unused for too long; None if it has a consumer, or never is."""
+    minutes = topic.policies.subscription_expiration_minutes
+    # Only durable ones: a non-durable subscription ends with its last consumer anyway.
+    if minutes <= 0 or not subscription.cursor.durable or subscription.consumers:
+        return None
+    return subscription.consumers.unused_since_ms + minutes * MINUTE_MS + 1

@@ -78,6 +78,13 @@ class Rounds:
         self._rooms = rooms
         self._loaded = loaded
         self._delete = delete
+        settings, idle = rooms.settings, IdleDeletions()
+        self._every = partial(Checks, rooms.clock, loaded)
+        self.expiry = self._every(settings.expiry_interval_s, expire)
+        self.unused_topics = self._every(
+            settings.inactive_topics_interval_s, partial(self._delete_if_idle, deletions=idle), idle.tell
+        )
+        self.unused_subscriptions = self._every(settings.subscription_expiry_interval_s, expire_subscriptions)
         self._checks = tuple(self._all_checks())
 
     def start(self, nursery: trio.Nursery) -> None:
@@ -89,17 +96,14 @@ class Rounds:
             nursery.start_soon(checks.run)
 
     def _all_checks(self) -> Iterator[Checks]:
-        settings, idle = self._rooms.settings, IdleDeletions()
-        every = partial(Checks, self._rooms.clock, self._loaded)
-        yield every(settings.trim_interval_s, trim)
-        yield every(settings.expiry_interval_s, expire)
-        yield every(
-            settings.inactive_topics_interval_s, partial(self._delete_if_idle, deletions=idle), idle.tell
-        )
-        yield every(settings.subscription_expiry_interval_s, expire_subscriptions)
-        yield every(settings.dedup_upkeep_s, upkeep_deduplication)
+        settings = self._rooms.settings
+        yield self._every(settings.trim_interval_s, trim)
+        yield self.expiry
+        yield self.unused_topics
+        yield self.unused_subscriptions
+        yield self._every(settings.dedup_upkeep_s, upkeep_deduplication)
         if settings.checks_quotas:
-            yield every(settings.quota_interval_s, enforce_quotas)
+            yield self._every(settings.quota_interval_s, enforce_quotas)
 
     # -- under a virtual clock -------------------------------------------------------------------------------
 

@@ -54,7 +54,7 @@ def _parser(kind: type[Parser]) -> Parser:
     advance.add_argument("length", metavar="LENGTH", type=duration_ms, help="such as 250ms, 2s, 5m, 1h, 30d")
     to = verb_named("to", "move it to a moment")
     to.add_argument("time", metavar="TIME", type=time_ms, help="such as 2026-12-24T18:00Z")
-    following = verb_named("next", "move it to when the next delayed message is due")
+    following = verb_named("next", "move it to when something happens by itself")
     for verb in (advance, to, following):
         verb.add_argument(
             "--acknowledged",
@@ -92,6 +92,8 @@ def _print_report(report: Mapping[str, Any]) -> None:
 
 def _print_jump(jump: Mapping[str, Any]) -> None:
     print(f"now       {_text(jump['to_ms'])}")
+    if jump["event"]:
+        print(f"event     {jump['event']}")
     print(f"moved by  {datetime.timedelta(milliseconds=jump['to_ms'] - jump['from_ms'])}")
     print(f"stops     {jump['stops']}{'' if jump['is_exact'] else ', many due times at some of them'}")
     for name in jump["waiting"]:

@@ -228,11 +228,12 @@ def test_to_a_moment_and_to_the_next(broker: BrokerProcess, make_client: Make) -
     admin = Admin(broker.endpoints.web_url)
     refused = admin.post("/geminga/clock", {"next": True})
     assert refused.status == 409
-    assert "no delayed message is waiting" in refused.text
+    assert "nothing is waiting for a time" in refused.text
     send(client, later=3 * DAY_S, sooner=2 * DAY_S)
     eventually(lambda: admin.get("/geminga/clock").json()["next_due_ms"])
     due_ms = admin.get("/geminga/clock").json()["next_due_ms"]
-    assert move(broker, next=True)["to_ms"] == due_ms
+    jump = move(broker, next=True)
+    assert (jump["to_ms"], jump["event"]) == (due_ms, f"a message is due: {TOPIC} / s")
     assert received(consumer, 1) == ["sooner"]
     later_ms = admin.get("/geminga/clock").json()["next_due_ms"]
     assert DAY_MS - 60_000 < later_ms - due_ms < DAY_MS + 60_000
@@ -240,6 +241,46 @@ def test_to_a_moment_and_to_the_next(broker: BrokerProcess, make_client: Make) -
     assert received(consumer, 0) == []
     move(broker, to_ms=later_ms)
     assert received(consumer, 1) == ["later"]
+
+
+def backlog(broker: BrokerProcess) -> int:
+    stats = Admin(broker.endpoints.web_url).get("/admin/v2/persistent/public/default/reminders/stats").json()
+    found: int = stats["subscriptions"]["s"]["msgBacklog"]
+    return found
+
+
+@pytest.mark.parametrize("from_due_time", [False, True])
+def test_the_next_event_is_the_end_of_a_ttl(tmp_path: Path, make_client: Make, from_due_time: bool) -> None:
+    settings = {"gemingaClock": "virtual", "delayedDeliveryTtlFromDueTimeEnabled": str(from_due_time).lower()}
+    with BrokerProcess(tmp_path / "ttl", settings=settings) as broker:
+        assert Admin(broker.endpoints.web_url).post(f"{NAMESPACE}/messageTTL", 10 * DAY_S).status == 204
+        with joined(broker, make_client):
+            began_ms = now_ms(broker)
+            send(make_client(broker.endpoints.service_url), month=30 * DAY_S)
+            eventually(lambda: backlog(broker) == 1)
+            ends = f"the TTL of its oldest message ends: {TOPIC} / s"
+            expected = [(30, f"a message is due: {TOPIC} / s"), (40, ends)] if from_due_time else [(10, ends)]
+            for days, event in expected:
+                assert backlog(broker) == 1
+                jump = move(broker, next=True)
+                assert jump["event"] == event
+                assert 0 <= jump["to_ms"] - began_ms - days * DAY_MS < 60_000
+            assert backlog(broker) == 0
+            assert Admin(broker.endpoints.web_url).post("/geminga/clock", {"next": True}).status == 409
+
+
+def test_the_next_event_is_the_end_of_what_is_unused(tmp_path: Path, make_client: Make) -> None:
+    settings = {"gemingaClock": "virtual", "subscriptionExpirationTimeMinutes": str(7 * 24 * 60)}
+    with BrokerProcess(tmp_path / "unused", settings=settings) as broker:
+        admin = Admin(broker.endpoints.web_url)
+        with joined(broker, make_client):
+            pass
+        path = "/admin/v2/persistent/public/default"
+        eventually(lambda: not admin.get(f"{path}/reminders/stats").json()["subscriptions"]["s"]["consumers"])
+        assert move(broker, next=True)["event"] == f"unused for too long: {TOPIC} / s"
+        assert admin.get(f"{path}/reminders/subscriptions").json() == []
+        assert move(broker, next=True)["event"] == f"unused for too long: {TOPIC}"
+        assert admin.get(path).json() == []
 
 
 def test_what_a_move_refuses(broker: BrokerProcess) -> None:
