@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -39,6 +40,20 @@ class Page(NamedTuple):
 
     def label_names(self, name: str) -> set[frozenset[str]]:
         return {frozenset(key for key, _ in labels) for labels in self.samples.get(name, {})}
+
+
+def median_of(pages: Sequence[Page]) -> Page:
+    """The last one, with the median of each sample over all that have it."""
+    *_, last = pages
+    all_samples = [page.samples for page in pages]
+    samples = {
+        name: {
+            labels: median(each[name][labels] for each in all_samples if labels in each.get(name, {}))
+            for labels in of
+        }
+        for name, of in last.samples.items()
+    }
+    return Page(last.kinds, last.helps, samples)
 
 
 def page_of(text: str) -> Page:

@@ -129,6 +129,16 @@ def _delayed(broker: BrokerProcess) -> Iterator[str]:
         "geminga_delayed_messages_read_again_total",
         "pulsar_delayed_message_index_bucket_snapshot_size_bytes",
     )
+
+    def late() -> str:
+        # Due while the process is stopped; else it may come within the millisecond.
+        producer.send(b"", deliver_after=timedelta(milliseconds=300))
+        broker.send_signal(signal.SIGSTOP)
+        time.sleep(0.4)  # noqa: TID251 - lateness is a time
+        broker.send_signal(signal.SIGCONT)
+        return _until(broker, "geminga_delayed_lateness_ms_sum", seconds_max=1.0)
+
+    yield eventually(late, 30.0)
     consumer.close()
     client.close()
 

@@ -52,14 +52,24 @@ class Pages:
 
     empty: str
     loaded: str
+    """The last one."""
+    paced: tuple[str, ...] = ()
+    """One of each of several intervals, the last one included."""
 
 
 class Workload:
     def __init__(
-        self, service_url: str, web_url: str, scrape: Callable[[], str], *, stats_s: int = STATS_S
+        self,
+        service_url: str,
+        web_url: str,
+        scrape: Callable[[], str],
+        *,
+        stats_s: int = STATS_S,
+        intervals: int = 1,
     ) -> None:
-        """`stats_s` is the length of the broker's intervals."""
+        """`stats_s` is the length of the broker's intervals; so many of them are scraped under load."""
         self._stats_s = stats_s
+        self._intervals = intervals
         self._admin = Admin(web_url)
         self._client = pulsar.Client(
             service_url,
@@ -92,10 +102,13 @@ class Workload:
             prepare()
         with self._pace():
             # An interval may have begun before the pace did; one that is whole follows it.
-            time.sleep(3 * self._stats_s + 1)  # noqa: TID251 - the intervals of the broker end by time
-            loaded = self._scrape()
+            time.sleep(2 * self._stats_s + 1)  # noqa: TID251 - the intervals of the broker end by time
+            paced = []
+            for _ in range(self._intervals):
+                time.sleep(self._stats_s)  # noqa: TID251
+                paced.append(self._scrape())
         self._client.close()
-        return Pages(empty, loaded)
+        return Pages(empty, paced[-1], tuple(paced))
 
     # -- prepared topics -------------------------------------------------------------------------------------
 
@@ -174,7 +187,7 @@ class Workload:
         producer = self._send("delayed", 0)
         for _ in range(40):
             producer.send(PAYLOAD, deliver_after=timedelta(hours=1))
-        producer.send(PAYLOAD, deliver_after=timedelta(milliseconds=100))
+        producer.send(PAYLOAD, deliver_after=timedelta(seconds=1))
         self._held[-2].acknowledge(self._held[-2].receive(10_000))
 
     def _unacked(self) -> None:
