@@ -8,12 +8,14 @@ from geminga.cli.chaos.checking.broker_time import BrokerTime
 from geminga.cli.chaos.checking.check import IN_FLIGHT_MS, Findings, check
 from geminga.cli.chaos.checking.history import (
     Doing,
+    Fencing,
     History,
     Jump,
     MessageId,
     Producing,
     Received,
     Receiving,
+    Seek,
     Sent,
     Session,
 )
@@ -129,6 +131,33 @@ def test_after_a_crash_what_was_acknowledged_before_may_come_again() -> None:
     # The acknowledgement after the crash holds again.
     story.deliver(3, 2500)
     story.finds(doubled=1)
+
+
+def test_while_topics_are_fenced_what_was_acknowledged_may_come_again() -> None:
+    story = Story()
+    story.deliver_all()
+    story.deliver(3, 2000)
+    story.finds(doubled=1)
+    story.history.fencings.append(Fencing(BEGAN_MS + 900, BEGAN_MS + 1500))
+    assert story.finds().again_after_crash == 1
+    story.history.fencings[:] = [Fencing(BEGAN_MS + 900, BEGAN_MS + 1000)]
+    story.finds(doubled=1)
+
+
+def test_after_a_seek_everything_has_to_come_again() -> None:
+    story = Story()
+    story.deliver_all()
+    story.history.doings.append(Doing(BEGAN_MS + 1500, "seek", "seek"))
+    story.history.seeks.append(Seek(BEGAN_MS + 1500, BEGAN_MS + 1550))
+    found = story.finds(lost=10)
+    assert found.lost.texts[0].endswith("number 0, not again after a seek")
+    for number in range(9):
+        story.deliver(number, 1600 + number, acked_ms=1600 + number)
+    found = story.finds(lost=1)
+    assert found.lost.texts == ["topic 0, s: p0 number 9, not again after a seek"]
+    # To a consumer that came back before the seek was answered.
+    story.deliver(9, 1540, session=Session(5, BEGAN_MS + 1510))
+    story.finds()
 
 
 def test_a_stop_in_order_allows_nothing() -> None:

@@ -26,7 +26,7 @@ def test_the_shipped_ones() -> None:
         for step in found.steps:
             if step.do == "fault":
                 rule = {"topic": "persistent://a/b/c", "subscription": "s", **step.rule}
-                if step.rule["place"] not in {"bucket", "topic", "cursor"}:
+                if step.rule["place"] not in {"bucket", "topic", "cursor"} or step.rule["kind"] == "fail":
                     rule = step.rule
                 parse_rule(rule)
 
@@ -57,6 +57,8 @@ def test_the_page_lists_them() -> None:
         (MINIMAL + '[[steps]]\ndo = "explode"\n', "Invalid enum value 'explode'"),
         (MINIMAL + '[[steps]]\ndo = "advance"\nlength = "1s"\n', 'needs clock = "virtual"'),
         (MINIMAL + '[[steps]]\ndo = "pause"\n', "needs a length"),
+        (MINIMAL + '[[steps]]\ndo = "grow"\npartitions = 3\n', "needs load.partitions"),
+        (MINIMAL + '[load]\npartitions = 3\n[[steps]]\ndo = "grow"\npartitions = 3\n', "more partitions"),
         (MINIMAL + '[[steps]]\ndo = "kill"\nwhich = "all"\n', "takes no which"),
         (MINIMAL + '[[steps]]\ndo = "fault"\nwhich = "all"\n', "PLACE/KIND"),
         (MINIMAL + '[[steps]]\ndo = "burst"\n', "burst needs messages"),

@@ -1,14 +1,13 @@
 """Compares what was sent with what came: lost, doubled, out of order, early, late, damaged. Pure.
 
 Delivery is at least once: a message may come again until its acknowledgement is confirmed, and, where the
-broker has crashed since, after that, as acknowledgements are written behind. A producer that got no receipt
+broker has crashed or a subscription was set back since, after that. A producer that got no receipt
 sends again, so that a message may be stored twice. Those are counted and are no failures; everything else is.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Final
 
 import msgspec
@@ -45,9 +44,9 @@ class Findings(msgspec.Struct):
     """Sent, with a receipt."""
     deliveries: int = 0
     lost: Examples = msgspec.field(default_factory=Examples)
-    """Confirmed, and never delivered to a subscription."""
+    """Confirmed, and never delivered to a subscription, or not again after it was set back."""
     doubled: Examples = msgspec.field(default_factory=Examples)
-    """Delivered again after their acknowledgement was confirmed, without a crash in between."""
+    """Delivered again after their acknowledgement was confirmed, without a crash or a seek in between."""
     out_of_order: Examples = msgspec.field(default_factory=Examples)
     """Delivered first after a later message of the same producer (of the same key, for Key_Shared)."""
     early: Examples = msgspec.field(default_factory=Examples)
@@ -59,7 +58,7 @@ class Findings(msgspec.Struct):
     again: int = 0
     """Deliveries of a message that a subscription had before, each allowed."""
     again_after_crash: int = 0
-    """Of those: acknowledged and confirmed before a crash."""
+    """Of those: acknowledged and confirmed before a crash or a seek."""
     stored_twice: int = 0
     """Messages that came under two ids, since their producer got no receipt and sent them again."""
     late_ms: list[int] = []
@@ -142,7 +141,9 @@ class _Checker:
         self._expect = expect
         self._found = found
         self._time = BrokerTime(history.offset_ms, history.jumps)
-        self._crashes = sorted(d.at_ms for d in history.doings if d.kind in {"crash", "ended"})
+        crashes = (d.at_ms for d in history.doings if d.kind in {"crash", "seek", "ended"})
+        self._forgets = [*((at_ms, at_ms) for at_ms in crashes), *history.fencings]
+        """When acknowledgements may be forgotten: from, to."""
         self.prompt_ms: list[int] = []
         self.late_ms = [late_ms for _, late_ms in lateness(history)]
 
@@ -151,6 +152,7 @@ class _Checker:
         ids: dict[tuple[int, int], set[MessageId]] = {}
         acked: dict[MessageId, Received] = {}
         latest: dict[tuple[int, ...], int] = {}
+        came: set[tuple[int, int]] = set()
         for delivery in subscription.deliveries:
             self._found.deliveries += 1
             text = _text(subscription, delivery)
@@ -170,9 +172,11 @@ class _Checker:
                 self._check_order(subscription, sent, latest, text)
             else:
                 self._check_again(ids[name], acked.get(delivery.id), sent, delivery, text)
+            if self._history.is_after_seeks(delivery):
+                came.add(name)
             if delivery.acked_ms:
                 acked[delivery.id] = delivery
-        self._check_lost(subscription, ids)
+        self._check_lost(subscription, came, ids)
 
     def _check_early(self, subscription: Receiving, sent: Sent, delivery: Received, text: str) -> None:
         if not sent.delay_ms or subscription.type not in DELAYING:
@@ -210,7 +214,7 @@ class _Checker:
             return
         if acked is None or acked.acked_ms > delivery.at_ms:
             self._found.again += 1
-        elif bisect_right(self._crashes, delivery.at_ms) > bisect_right(self._crashes, acked.acked_ms):
+        elif self._may_be_forgotten(acked.acked_ms, delivery.at_ms):
             self._found.again += 1
             self._found.again_after_crash += 1
         elif _was_in_flight(acked, delivery):
@@ -219,16 +223,23 @@ class _Checker:
             after_ms = delivery.at_ms - acked.acked_ms
             self._found.doubled.add(f"{text}: {after_ms} ms after its acknowledgement was confirmed")
 
-    def _check_lost(self, subscription: Receiving, ids: dict[tuple[int, int], set[MessageId]]) -> None:
+    def _may_be_forgotten(self, acked_ms: int, at_ms: int) -> bool:
+        return any(acked_ms <= to_ms and from_ms <= at_ms for from_ms, to_ms in self._forgets)
+
+    def _check_lost(
+        self, subscription: Receiving, came: Container[tuple[int, int]], ever: Container[tuple[int, int]]
+    ) -> None:
         for producer, sent in zip(self._history.producers, self._history.sent, strict=True):
             if producer.topic != subscription.topic:
                 continue
             for one in sent:
-                if one.receipt_ms and (one.producer, one.number) not in ids:
+                name = one.producer, one.number
+                if one.receipt_ms and name not in came:
+                    when = ", not again after a seek" if name in ever else ""
                     delay = f", delayed by {one.delay_ms} ms" if one.delay_ms else ""
                     self._found.lost.add(
                         f"topic {subscription.topic}, {subscription.subscription}: "
-                        f"{producer.name} number {one.number}{delay}"
+                        f"{producer.name} number {one.number}{delay}{when}"
                     )
 
 

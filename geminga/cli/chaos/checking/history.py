@@ -116,7 +116,7 @@ class Doing(NamedTuple):
 
     at_ms: int
     text: str
-    kind: Literal["step", "crash", "ended", "skipped", "event"] = "step"
+    kind: Literal["step", "crash", "seek", "ended", "skipped", "event"] = "step"
     """`crash`: what was not durable is gone, acknowledgements of the last moments among it. `ended`: the
     broker ended by itself, a crash that no step asked for.
     """
@@ -129,6 +129,20 @@ class Jump(NamedTuple):
     done_ms: int
     from_ms: int
     """Broker's time."""
+    to_ms: int
+
+
+class Seek(NamedTuple):
+    """All subscriptions were set back to their beginnings."""
+
+    asked_ms: int
+    done_ms: int
+
+
+class Fencing(NamedTuple):
+    """A time in which any topic may be fenced, again and again, and go on from what was durable."""
+
+    from_ms: int
     to_ms: int
 
 
@@ -153,6 +167,8 @@ class History:
     subscriptions: list[Receiving] = field(default_factory=list)
     doings: list[Doing] = field(default_factory=list)
     jumps: list[Jump] = field(default_factory=list)
+    fencings: list[Fencing] = field(default_factory=list)
+    seeks: list[Seek] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
     unfinished: list[str] = field(default_factory=list)
     """What the run gave up waiting for."""
@@ -168,6 +184,15 @@ class History:
     def add(self, doings: Iterable[Doing]) -> None:
         """In the order of their times."""
         self.doings = sorted([*self.doings, *doings])
+
+    def is_after_seeks(self, delivery: Received) -> bool:
+        """Whether it came after the last seek, if there was one."""
+        # What was on its way when the seek was done may count, too. By the session, deliveries to a consumer
+        # that came back before the answer to the seek count, as they should.
+        if not self.seeks:
+            return True
+        last = self.seeks[-1]
+        return delivery.at_ms > last.done_ms or delivery.session.began_ms >= last.asked_ms
 
     def sent_as(self, producer: int, number: int) -> Sent | None:
         """What was sent so; None: nothing was."""

@@ -102,7 +102,8 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     ]
     if found.again_after_crash:
         rows.insert(
-            2, ("after a crash", f"{found.again_after_crash:,} again that were acknowledged before it")
+            2,
+            ("after a crash", f"or fence, or seek: {found.again_after_crash:,} again that were acknowledged"),
         )
     if report.against:
         rows.append(("against", report.against))

@@ -16,7 +16,9 @@ _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 SubscriptionType = Literal["Exclusive", "Failover", "Shared", "Key_Shared"]
-Action = Literal["fault", "clear", "kill", "stop", "pause", "advance", "unload", "expire", "burst"]
+Action = Literal[
+    "fault", "clear", "kill", "stop", "pause", "advance", "unload", "expire", "seek", "grow", "burst"
+]
 Count = Annotated[int, msgspec.Meta(ge=0, le=MESSAGES_MAX)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=MESSAGES_MAX)]
 Few = Annotated[int, msgspec.Meta(ge=1, le=1000)]
@@ -81,6 +83,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """Of `burst`, for each topic."""
     delayed: Share = 0.0
     """Of `burst`: the share with a delay."""
+    partitions: Annotated[int, msgspec.Meta(ge=0, le=100)] = 0
+    """Of `grow`: how many each topic has then."""
     rule: dict[str, Any] = {}
     """Of `fault`: the fields of a rule."""
 
@@ -241,5 +245,7 @@ def _check(scenario: Scenario) -> None:
             refuse(f'steps: {step.do} needs a length, such as length = "2s"')
         if step.do == "advance" and scenario.clock == "real":
             refuse('steps: advance needs clock = "virtual"')
+        if step.do == "grow" and not 0 < load.partitions < step.partitions:
+            refuse("steps: grow needs load.partitions, and more partitions than that")
         if step.do == "burst" and not step.messages:
             refuse("steps: burst needs messages")

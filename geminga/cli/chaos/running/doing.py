@@ -8,16 +8,19 @@ from typing import Any, Final
 import trio
 
 from geminga.cli.admin.admin_http import RequestFailed, topic_path
-from geminga.cli.chaos.checking.history import Doing, History, Jump
+from geminga.cli.chaos.checking.history import Doing, Fencing, History, Jump, Seek
 from geminga.cli.chaos.checking.scenario import Scenario, Step
 from geminga.cli.chaos.running.producing import wall_ms
 from geminga.cli.chaos.running.target import Target, ask
 
 NEEDS_OURS: Final = frozenset({"fault", "clear", "kill", "stop", "pause", "advance"})
 """Actions that another broker does not know, or that would end a process that is not ours."""
+_FOR_EVER_MS: Final = 1 << 42
 START_SECONDS_MAX: Final = 20.0
-_CRASHING: Final = frozenset({"topic/fence", "metadata/conflict"})
+_FENCING: Final = frozenset({"topic/fence", "metadata/conflict", "metadata/refused"})
 """Faults after which a topic goes on from what was durable."""
+_FENCED_LATER_MS: Final = 1000
+"""What a rule began may fence a topic when the rule has ended."""
 
 
 class Steps:
@@ -28,13 +31,18 @@ class Steps:
         history: History,
         topics: Sequence[str],
         burst: Callable[[Step], None],
+        grow: Callable[[int], Awaitable[None]],
     ) -> None:
-        """`topics` without their partitions; `burst` starts more producers."""
+        """`topics` without their partitions; `burst` starts more producers, `grow` consumers of partitions
+        up to that number.
+        """
         self._scenario = scenario
         self._target = target
         self._history = history
         self._topics = topics
         self._burst = burst
+        self._grow_consumers = grow
+        self._partitions = scenario.load.partitions
         self._actions: dict[str, Callable[[Step], Awaitable[None]]] = {
             "fault": self._fault,
             "clear": self._clear,
@@ -44,6 +52,8 @@ class Steps:
             "advance": self._advance,
             "unload": self._unload,
             "expire": self._expire,
+            "seek": self._seek,
+            "grow": self._grow,
             "burst": self._more,
         }
 
@@ -92,7 +102,11 @@ class Steps:
 
     async def _fault(self, step: Step) -> None:
         kind = f"{step.rule['place']}/{step.rule['kind']}"
-        self._note(self._text(step), "crash" if kind in _CRASHING else "step")
+        self._note(self._text(step))
+        if kind in _FENCING:
+            began_ms = wall_ms()
+            lasts_ms = step.rule.get("durationMs", _FOR_EVER_MS)
+            self._history.fencings.append(Fencing(began_ms, began_ms + lasts_ms + _FENCED_LATER_MS))
         for rule in self._rules(step.rule):
             await self._ask("POST", "/geminga/faults", rule)
 
@@ -111,10 +125,9 @@ class Steps:
                 yield {**rule, "topic": topic}
 
     def _parts(self) -> Iterator[str]:
-        partitions = self._scenario.load.partitions
         for topic in self._topics:
-            if partitions:
-                yield from (f"{topic}-partition-{number}" for number in range(partitions))
+            if self._partitions:
+                yield from (f"{topic}-partition-{number}" for number in range(self._partitions))
             else:
                 yield topic
 
@@ -154,6 +167,25 @@ class Steps:
             for consumers in self._scenario.consumers:
                 path = f"{topic_path(topic)}/subscription/{consumers.subscription}/expireMessages/{seconds}"
                 await self._ask("POST", path)
+
+    async def _seek(self, step: Step) -> None:
+        """Set all subscriptions back to their beginnings."""
+        asked_ms = wall_ms()
+        self._note("seek", "seek")
+        for topic in self._parts():
+            for consumers in self._scenario.consumers:
+                path = f"{topic_path(topic)}/subscription/{consumers.subscription}/resetcursor/0"
+                await self._ask("POST", path)
+        # Once more: what was confirmed before it may have been noted after it was asked for.
+        self._note("seek done", "seek")
+        self._history.seeks.append(Seek(asked_ms, wall_ms()))
+
+    async def _grow(self, step: Step) -> None:
+        self._note(f"grow to {step.partitions} partitions")
+        for topic in self._topics:
+            await self._ask("POST", f"{topic_path(topic)}/partitions", step.partitions)
+        self._partitions = step.partitions
+        await self._grow_consumers(step.partitions)
 
     async def _more(self, step: Step) -> None:
         self._note(f"burst of {step.messages} messages from {step.producers} more producers on each topic")

@@ -44,6 +44,7 @@ class Run:
         self._history = History(wall_ms())
         self._producers: list[LoadProducer] = []
         self._consumers: list[LoadConsumer] = []
+        self._partitions = scenario.load.partitions
         # A name of its own: a broker that runs already may have had this scenario before.
         mark = f"{_NO_LETTER.sub('-', scenario.name)[:100]}-{wall_ms():x}"
         self._topics = [f"persistent://{NAMESPACE}/{mark}-{n}" for n in range(scenario.load.topics)]
@@ -60,10 +61,14 @@ class Run:
             )
         await self._prepare()
         history = self._history
-        steps = Steps(self._scenario, self._target, history, self._topics, self._burst)
+        steps = Steps(self._scenario, self._target, history, self._topics, self._burst, self._grow)
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            await self._consume(nursery)
+            for place in range(len(self._topics)):
+                for plan in self._scenario.consumers:
+                    receiving = Receiving(place, plan.subscription, plan.type)
+                    self._history.subscriptions.append(receiving)
+            await self._consume(0)
             nursery.start_soon(sample_forever, self._target, history)
             nursery.start_soon(self._watch)
             for topic in range(len(self._topics)):
@@ -102,22 +107,24 @@ class Run:
 
     # -- load ------------------------------------------------------------------------------------------------
 
-    async def _consume(self, nursery: trio.Nursery) -> None:
-        number = 0
-        for place, topic in enumerate(self._topics):
-            for plan in self._scenario.consumers:
-                receiving = Receiving(place, plan.subscription, plan.type)
-                self._history.subscriptions.append(receiving)
-                for part, name in self._parts(topic):
-                    for _ in range(plan.count):
-                        consumer = LoadConsumer(name, part, number, self._scenario.seed, plan, receiving)
-                        self._consumers.append(consumer)
-                        await nursery.start(consumer.run, self._target.service_url)
-                        number += 1
+    async def _consume(self, first: int) -> None:
+        """Subscribe on all partitions from the `first` on."""
+        plans = {plan.subscription: plan for plan in self._scenario.consumers}
+        for receiving in self._history.subscriptions:
+            plan = plans[receiving.subscription]
+            for part, name in self._parts(self._topics[receiving.topic])[first:]:
+                for _ in range(plan.count):
+                    number = len(self._consumers)
+                    consumer = LoadConsumer(name, part, number, self._scenario.seed, plan, receiving)
+                    self._consumers.append(consumer)
+                    await self._nursery.start(consumer.run, self._target.service_url)
+
+    async def _grow(self, partitions: int) -> None:
+        first, self._partitions = self._partitions, partitions
+        await self._consume(first)
 
     def _parts(self, topic: str) -> list[tuple[int, str]]:
-        partitions = self._scenario.load.partitions
-        return [(n, f"{topic}-partition-{n}") for n in range(partitions)] or [(-1, topic)]
+        return [(n, f"{topic}-partition-{n}") for n in range(self._partitions)] or [(-1, topic)]
 
     def _produce(self, topic: int, load: Load) -> None:
         """A producer more. On a partitioned topic each has its own partition, in turns."""
@@ -189,7 +196,8 @@ class Run:
                 1 for one in sent if one.receipt_ms
             )
         for one in self._history.subscriptions:
-            if len({(d.producer, d.number) for d in one.deliveries}) < wanted[one.topic]:
+            came = {(d.producer, d.number) for d in one.deliveries if self._history.is_after_seeks(d)}
+            if len(came) < wanted[one.topic]:
                 return False
         return True
 
