@@ -1,5 +1,5 @@
 """The index against plain dictionaries: whatever is done to it, nothing is lost, early or doubled, and the
-count is the number of positions.
+count is the number of positions. Half of the programs run under a virtual clock, with jumps.
 
 GEMINGA_TESTS=night runs 20,000 random programs instead of those of a test run.
 """
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from pyroaring import BitMap
 
+from geminga.clock import Clock, VirtualClock
 from geminga.position import Position
 from geminga.tracker.format.bucket_format import decode_directory, decode_segment, encode_bucket
 from geminga.tracker.format.rows import Rows, merge, split_repeated
@@ -29,6 +30,7 @@ PROGRAMS = budget(day=250, night=20_000)
 LEDGERS = 6
 ENTRIES = 40
 START_MS = 100_000
+DAY_MS = 86_400_000
 
 
 class HandClock:
@@ -88,11 +90,20 @@ class AgainstDictionaries(RuleBasedStateMachine):
         strict=st.booleans(),
         tick_ms=st.sampled_from([1, 16, 100, 1000]),
         by_bitmaps=st.booleans(),
+        is_virtual=st.booleans(),
     )
     def begin(
-        self, shared: bool, views: int, durable: bool, strict: bool, tick_ms: int, by_bitmaps: bool
+        self,
+        shared: bool,
+        views: int,
+        durable: bool,
+        strict: bool,
+        tick_ms: int,
+        by_bitmaps: bool,
+        is_virtual: bool,
     ) -> None:
-        self.clock = HandClock()
+        self.machine = HandClock()
+        self.clock: Clock = VirtualClock(wall_ms=self.machine.now_ms) if is_virtual else self.machine
         self.settings = IndexSettings(tick_ms, strict, exact=durable, indexes_min=15, is_shared=shared)
         self.durable = durable
         self.times: dict[tuple[int, int], int] = {}
@@ -125,12 +136,12 @@ class AgainstDictionaries(RuleBasedStateMachine):
         return rules.by_tick if subscriber.precision_ms is None else rules.by_width
 
     def due(self, subscriber: Subscriber, early_ms: int = 0) -> list[tuple[int, int]]:
-        limit_ms = self.clock.ms + self.slack(subscriber).due_ms + early_ms
+        limit_ms = self.clock.now_ms() + self.slack(subscriber).due_ms + early_ms
         keyed = sorted((self.kept_ms(position), position) for position in subscriber.tracked)
         return [position for kept_ms, position in keyed if kept_ms <= limit_ms]
 
     def is_worth_tracking(self, at_ms: int, slack: Slack | None = None) -> bool:
-        return at_ms > self.clock.ms + (slack or self.index.rules.by_tick).refused_ms
+        return at_ms > self.clock.now_ms() + (slack or self.index.rules.by_tick).refused_ms
 
     # -- publishing ------------------------------------------------------------------------------------------
 
@@ -156,11 +167,11 @@ class AgainstDictionaries(RuleBasedStateMachine):
 
     @rule(delays=st.lists(st.integers(-20, 4000), min_size=1, max_size=12))
     def publish_random(self, delays: list[int]) -> None:
-        self.publish(len(delays), [self.clock.ms + delay for delay in delays])
+        self.publish(len(delays), [self.clock.now_ms() + delay for delay in delays])
 
     @rule(count=st.integers(8, 25), delay=st.integers(500, 4000))
     def publish_fixed(self, count: int, delay: int) -> None:
-        self.publish(count, [self.clock.ms + delay + n // 8 for n in range(count)])
+        self.publish(count, [self.clock.now_ms() + delay + n // 8 for n in range(count)])
 
     @precondition(lambda self: self.ledger_id < LEDGERS)
     @rule()
@@ -193,15 +204,29 @@ class AgainstDictionaries(RuleBasedStateMachine):
 
     @rule(step_ms=st.integers(0, 1500))
     def pass_time(self, step_ms: int) -> None:
-        self.clock.ms += step_ms
+        self.machine.ms += step_ms
 
     @rule(step_ms=st.integers(1, 300))
     def step_back(self, step_ms: int) -> None:
-        self.clock.ms -= step_ms
+        """The machine's clock is set back; a virtual one stands still until it has caught up."""
+        self.machine.ms -= step_ms
+
+    @precondition(lambda self: isinstance(self.clock, VirtualClock))
+    @rule(length_ms=st.integers(0, 40 * DAY_MS), share=st.floats(0, 1))
+    def jump(self, length_ms: int, share: float) -> None:
+        """As a jump of the broker's clock, with a stop at the next due time or anywhere."""
+        assert isinstance(self.clock, VirtualClock)
+        to_ms = self.clock.now_ms() + length_ms
+        due_ms = [s.view.next_due_ms() for s in self.subscribers]
+        stops_ms = [at_ms for at_ms in due_ms if at_ms is not None and at_ms < to_ms]
+        with self.clock.held():
+            self.clock.move_to(min(stops_ms, default=self.clock.now_ms() + round(share * length_ms)))
+            self.wakes_in_time()
+            self.clock.move_to(to_ms)
 
     def load(self) -> None:
         for _ in range(100):
-            wanted = self.index.wanted(self.clock.ms)
+            wanted = self.index.wanted(self.clock.now_ms())
             if not wanted:
                 return
             for bucket, number in wanted:
@@ -279,8 +304,8 @@ class AgainstDictionaries(RuleBasedStateMachine):
         if not candidates:
             return
         position = data.draw(st.sampled_from(candidates))
-        if self.index.reschedule(position, self.clock.ms + delay):
-            self.other_times[position] = self.index.rules.kept_ms(self.clock.ms + delay)
+        if self.index.reschedule(position, self.clock.now_ms() + delay):
+            self.other_times[position] = self.index.rules.kept_ms(self.clock.now_ms() + delay)
         else:
             assert not self.index.members.contains(*position)
 
@@ -443,10 +468,10 @@ class AgainstDictionaries(RuleBasedStateMachine):
                 assert found_ms is None
             elif found_ms is None:
                 assert self.index.next_wanted_ms() is not None, "it waits for nothing"
-                assert earliest_ms > self.clock.ms
+                assert earliest_ms > self.clock.now_ms()
             else:
-                assert found_ms <= max(earliest_ms, self.clock.ms)
-                assert found_ms > self.clock.ms or subscriber.view.has_due(), "this would spin"
+                assert found_ms <= max(earliest_ms, self.clock.now_ms())
+                assert found_ms > self.clock.now_ms() or subscriber.view.has_due(), "this would spin"
 
 
 def members_positions(members: dict[int, BitMap]) -> list[tuple[int, int]]:
