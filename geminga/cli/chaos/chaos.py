@@ -46,6 +46,13 @@ def _parser(kind: type[Parser]) -> Parser:
     made.add_argument("--seed", type=int, metavar="N", help="of what is drawn (default: the scenario's)")
     made.add_argument("--scale", type=float, default=1.0, metavar="F", help="so many times the messages")
     made.add_argument("--pace", type=float, default=1.0, metavar="F", help="steps so many times sooner")
+    made.add_argument(
+        "--slack",
+        type=float,
+        default=1.0,
+        metavar="F",
+        help="so many times the bounds of lateness, for a machine that does other work too",
+    )
     made.add_argument("--out", type=Path, metavar="FILE", help="the report (default: chaos-SCENARIO.html)")
     made.add_argument("--json", action="store_true", help="print what was found as JSON")
     made.add_argument("--quiet", action="store_true", help="no progress")
@@ -73,9 +80,9 @@ def _run(flags: Any) -> int:
     from geminga.cli.chaos.running.target import RemoteTarget, Target, child_target
     from geminga.cli.chaos.shipped.scenarios import scenario
 
-    if not (0 < flags.scale <= FACTOR_MAX and 0 < flags.pace <= FACTOR_MAX):
-        raise InvalidScenario(f"--scale, --pace: expected a number above 0, at most {FACTOR_MAX}")
-    wanted = scenario(flags.scenario).scaled(flags.scale, flags.seed, flags.pace)
+    if not all(0 < factor <= FACTOR_MAX for factor in (flags.scale, flags.pace, flags.slack)):
+        raise InvalidScenario(f"--scale, --pace, --slack: expected a number above 0, at most {FACTOR_MAX}")
+    wanted = scenario(flags.scenario).scaled(flags.scale, flags.seed, flags.pace).with_slack(flags.slack)
     out = flags.out or Path(f"chaos-{wanted.name}.html")
     # Before the run, which may take minutes.
     if not os.access(out.parent, os.W_OK):
@@ -124,6 +131,7 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
 def _replay(flags: Any, seed: int) -> str:
     scale = f" --scale {flags.scale:g}" if flags.scale != 1 else ""
     scale += f" --pace {flags.pace:g}" if flags.pace != 1 else ""
+    scale += f" --slack {flags.slack:g}" if flags.slack != 1 else ""
     against = f" --against {flags.against}" if flags.against else ""
     return f"geminga chaos run {flags.scenario} --seed {seed}{scale}{against}"
 

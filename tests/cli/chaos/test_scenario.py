@@ -109,3 +109,10 @@ def test_pace_and_scale() -> None:
     assert found.steps[0].rule["durationMs"] == 1500
     assert list(found.load.delay) == [250, 2000]
     assert list(scenario("bucket-loss").scaled(1, None, pace=2.0).load.delay) == [60_000, 3_600_000]
+
+
+def test_slack_is_for_lateness_alone() -> None:
+    found = parse_scenario(MINIMAL + '[expect]\nlate = "1s"\nprompt = "200ms"\nlost = 2\n', "x")
+    lenient = found.with_slack(3).expect
+    assert (lenient.late, lenient.prompt, lenient.p99, lenient.lost) == (3000, 600, None, 2)
+    assert (lenient.early_by, lenient.doubled) == (0, 0)

@@ -37,6 +37,8 @@ SIZES = {
 lost, and by the time that the broker is to be killed for it.
 """
 AT_ONCE = 3
+SLACK = ("--slack", "30")
+"""How late messages come under the other tests says nothing."""
 
 
 def run(directory: Path, *arguments: str, code: int = 0) -> Any:
@@ -68,7 +70,7 @@ def shipped(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         for name in names():
             if any(f"[{name}]" in one for one in asked):
                 scale, pace = SIZES.get(name, ("0.2", "4"))
-                runs[name] = threads.submit(run, directory, name, "--scale", scale, "--pace", pace)
+                runs[name] = threads.submit(run, directory, name, "--scale", scale, "--pace", pace, *SLACK)
         yield Shipped(directory, runs)
         threads.shutdown(cancel_futures=True)
 

@@ -158,6 +158,22 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         ]
         return msgspec.structs.replace(self, load=load, steps=steps, seed=self.seed if seed is None else seed)
 
+    def with_slack(self, factor: float) -> Scenario:
+        """With so many times the bounds of how late messages may be, and of how long nothing may move."""
+
+        def longer(length_ms: Duration | None) -> Duration | None:
+            return None if length_ms is None else Duration(round(length_ms * factor))
+
+        expect = msgspec.structs.replace(
+            self.expect,
+            late=longer(self.expect.late),
+            p99=longer(self.expect.p99),
+            prompt=longer(self.expect.prompt),
+        )
+        return msgspec.structs.replace(
+            self, expect=expect, drain=Duration(round(self.drain * max(1, factor)))
+        )
+
 
 def parse_scenario(text: str, name: str) -> Scenario:
     """A scenario from its file's text. Raises `InvalidScenario`."""

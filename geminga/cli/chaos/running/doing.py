@@ -108,7 +108,20 @@ class Steps:
             lasts_ms = step.rule.get("durationMs", _FOR_EVER_MS)
             self._history.fencings.append(Fencing(began_ms, began_ms + lasts_ms + _FENCED_LATER_MS))
         for rule in self._rules(step.rule):
-            await self._ask("POST", "/geminga/faults", rule)
+            await self._set(rule)
+
+    async def _set(self, rule: dict[str, Any]) -> None:
+        """Put it in force. A bucket that is not sealed yet is waited for."""
+        ends_s = trio.current_time() + START_SECONDS_MAX
+        while True:
+            try:
+                await self._ask("POST", "/geminga/faults", rule)
+            except RequestFailed as error:
+                if not error.status.startswith("404") or trio.current_time() >= ends_s:
+                    raise
+            else:
+                return
+            await trio.sleep(0.1)
 
     def _rules(self, rule: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """The rule, for each topic and subscription if it is about them and names none."""
