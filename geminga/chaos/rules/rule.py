@@ -97,6 +97,10 @@ def parse_rule(body: object) -> Rule:
         rule = msgspec.convert(body, Rule)
     except msgspec.ValidationError as error:
         raise InvalidRule(_readable(str(error))) from None
+    for name in ("count", "duration_ms"):
+        # A rule that says so might be meant to do nothing, and would never end.
+        if body.get(_FIELDS[name]) == 0:
+            raise InvalidRule(f"{_FIELDS[name]}: expected {_RANGES[name][2]}, not 0")
     check_rule(rule)
     return rule
 
@@ -119,8 +123,8 @@ def check_rule(rule: Rule) -> None:
                 f"{name}: {rule.place}/{rule.kind} does not take it; it takes {', '.join(usable)}"
             )
         if not is_given and field.name in kind.needs:
-            wanted = _RANGES[field.name][2] if field.name in _RANGES else "a text"
-            raise InvalidRule(f"{name}: {rule.place}/{rule.kind} needs it: {wanted}, above 0")
+            wanted = f"{_RANGES[field.name][2]}, above 0" if field.name in _RANGES else "a text"
+            raise InvalidRule(f"{name}: {rule.place}/{rule.kind} needs it: {wanted}")
         if isinstance(value, str) and len(value) > TEXT_CHARACTERS_MAX:
             raise InvalidRule(f"{name}: expected at most {TEXT_CHARACTERS_MAX} characters")
         if field.name in _RANGES:
