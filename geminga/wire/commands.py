@@ -19,8 +19,7 @@ class Send(msgspec.Struct, gc=False):
 
     `headers_and_payload` are the bytes after the command, as received: magic, checksum, metadata, payload.
     `checksum_ok` is False when the CRC-32C does not match, or when the metadata is longer than the message;
-    True when it matches, or when the peer sent none. `num_messages` is the client's number. A transaction id
-    is None when absent.
+    True when it matches, or when the peer sent none. `num_messages` is the client's number.
     """
 
     producer_id: int
@@ -32,8 +31,8 @@ class Send(msgspec.Struct, gc=False):
     checksum_ok: bool
     is_chunk: bool = False
     marker: bool = False
-    txnid_least_bits: int | None = None
-    txnid_most_bits: int | None = None
+    txnid: tuple[int, int] | None = None
+    """The transaction's (most bits, least bits), of which an absent half is 0; None: it belongs to none."""
     message_id: pb.MessageIdData | None = None
     """The entry's position in the source topic; only a replicator of a shadow topic sets it."""
 

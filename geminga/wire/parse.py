@@ -134,10 +134,16 @@ def _convert_send(message: pb.CommandSend, data: bytes, view: memoryview, comman
         checksum_ok,
         message.is_chunk,
         message.marker,
-        message.txnid_least_bits if message.HasField("txnid_least_bits") else None,
-        message.txnid_most_bits if message.HasField("txnid_most_bits") else None,
+        _txnid(message),
         message.message_id if message.HasField("message_id") else None,
     )
+
+
+def _txnid(message: pb.CommandSend) -> tuple[int, int] | None:
+    # Half an id is an id as well: 0 is the default of both halves, so that a client may leave one out.
+    if message.HasField("txnid_least_bits") or message.HasField("txnid_most_bits"):
+        return message.txnid_most_bits, message.txnid_least_bits
+    return None
 
 
 def _convert_message(

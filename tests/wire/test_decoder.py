@@ -114,7 +114,7 @@ def test_send_with_everything() -> None:
         ),
     )
     (send,) = decode(frame(command.SerializeToString(), an_entry()))
-    assert send == Send(1, 2, 3, 6, an_entry(), True, True, True, 4, 5, command.send.message_id)
+    assert send == Send(1, 2, 3, 6, an_entry(), True, True, True, (5, 4), command.send.message_id)
 
 
 def test_send_with_highest_sequence_id_alone() -> None:

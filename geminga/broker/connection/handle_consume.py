@@ -142,7 +142,7 @@ def _attached(session: Session, consumer_id: int) -> Attached:
 
 def acknowledge(session: Session, command: pb.CommandAck) -> None:
     """An ACK with more than positions: batch indexes, validation errors, properties."""
-    # Both outcomes are silent without a request id: the client did not ask for receipts of its ACKs.
+    # No outcome has an answer without a request id: the client did not ask for receipts of its ACKs.
     answers = command.HasField("request_id")
     try:
         attached = _attached(session, command.consumer_id)
@@ -152,6 +152,8 @@ def acknowledge(session: Session, command: pb.CommandAck) -> None:
             session.outbox.write(
                 encoder.ack_response(command.consumer_id, command.request_id, error.server_error, str(error))
             )
+        elif not isinstance(error, UnknownConsumer):
+            session.warn(f"ack refused: {error}")
         return
     if answers:
         session.outbox.write(encoder.ack_response(command.consumer_id, command.request_id))

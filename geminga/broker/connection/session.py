@@ -226,7 +226,7 @@ class Session:
             # An ACK without a request id has no answer in the protocol: that is the Java client's default
             # (`isAckReceiptEnabled(false)`). It never learns of the refusal, so the log has to say it.
             if ack.request_id is None:
-                self._warn(f"ack refused: {error}")
+                self.warn(f"ack refused: {error}")
             else:
                 self.outbox.write(
                     encoder.ack_response(ack.consumer_id, ack.request_id, error.server_error, str(error))
@@ -299,7 +299,7 @@ class Session:
         if request_id is not None:
             self.outbox.write(encoder.error(request_id, code, text))
         else:
-            self._warn(f"{type(command).__name__} refused: {text}")
+            self.warn(f"{type(command).__name__} refused: {text}")
 
     def note(self, text: str, *arguments: object) -> None:
         """Log an action of this client at level debug. Names that a client chose are formatted with %r,
@@ -307,7 +307,7 @@ class Session:
         """
         log.debug("%s: " + text, self.address, *arguments)
 
-    def _warn(self, text: str) -> None:
+    def warn(self, text: str) -> None:
         """Log an error that has no answer in the protocol, once, so that no client can flood the log."""
         if not self._warned:
             self._warned = True

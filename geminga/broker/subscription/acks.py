@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from geminga.broker.dispatch.pending_acks import SIZE_MASK
 from geminga.broker.subscription.consumers import INDIVIDUAL_TYPES
-from geminga.errors import NotAllowed
+from geminga.errors import TransactionsNotServed
 from geminga.managed_ledger.cursor.batch_index import ACK_SET_WORDS_MAX, WORD_BITS, bits_of
 from geminga.position import Position
 from geminga.wire import pulsar_pb2 as pb
@@ -119,15 +119,15 @@ class Acks:
             notes.acked_up_to(consumer.name, (position[0], position[1] - 1) if ack_set else position)
 
     def acknowledge_command(self, consumer: Consumer, command: pb.CommandAck) -> None:
-        """Acknowledge by a command that carries more than positions. Raises NotAllowed when it belongs to a
-        transaction; then nothing is done.
+        """Acknowledge by a command that carries more than positions. Raises TransactionsNotServed when it
+        belongs to a transaction; then nothing is done.
         """
         if consumer.closed:
             return
-        if command.HasField("txnid_most_bits") and command.HasField("txnid_least_bits"):
-            # Pulsar's text without a transaction coordinator. Acknowledging anyway would commit what may be
-            # aborted.
-            raise NotAllowed("Server don't support transaction ack!")
+        if command.HasField("txnid_most_bits") or command.HasField("txnid_least_bits"):
+            # An acknowledgement that counts at once would commit what may be aborted. Half an id is enough,
+            # because 0 is the default of both halves.
+            raise TransactionsNotServed("acknowledge without a transaction")
         if command.HasField("validation_error"):
             # Logged and acknowledged all the same, as in Pulsar: the client has dropped the message.
             self._log_validation_error(consumer, command)

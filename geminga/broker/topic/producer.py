@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from geminga import limits
 from geminga.broker.flow.rates import Rate
-from geminga.errors import ChecksumMismatch, GemingaError, NotAllowed, TopicTerminated
+from geminga.errors import (
+    ChecksumMismatch,
+    GemingaError,
+    NotAllowed,
+    TopicTerminated,
+    TransactionsNotServed,
+)
 from geminga.wire import encoder
+from geminga.wire.commands import unsigned
 
 if TYPE_CHECKING:
     from geminga.broker.flow.outbox import Outbox
@@ -17,8 +25,41 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("geminga.broker")
 
+NOWHERE = unsigned(-1)
+"""Ledger and entry id in the receipt of a duplicate, as in Pulsar."""
+
 # The id in a CLOSE_PRODUCER that answers no request, as in Pulsar.
 NO_REQUEST = -1
+REFUSALS_HELD_MAX = 1000
+"""Refusals of one producer that wait for receipts. Beyond it they are sent at once, out of order: only a
+client that goes on sending what is refused, while a sync takes long, gets there.
+"""
+
+
+class HeldRefusals:
+    """SEND_ERRORs of one producer that wait for the answers to the entries before them."""
+
+    def __init__(self) -> None:
+        self._frames: deque[tuple[int, bytes]] = deque()
+        """(the number of answers since the first of these was held that come before it, SEND_ERROR)"""
+        self._answers = 0
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    def add(self, frame: bytes, pending: int) -> None:
+        """Hold a SEND_ERROR behind the answers to `pending` entries."""
+        self._frames.append((self._answers + pending, frame))
+
+    def merge(self, answers: list[bytes]) -> list[bytes]:
+        """The next answers, and after each of them the SEND_ERRORs that waited for it."""
+        frames, merged = self._frames, list[bytes]()
+        for answer in answers:
+            merged.append(answer)
+            self._answers += 1
+            while frames and frames[0][0] <= self._answers:
+                merged.append(frames.popleft()[1])
+        return merged
 
 
 def _not_throttled(until_s: float) -> None:
@@ -32,6 +73,7 @@ class Producer:
     """
 
     __slots__ = (
+        "_held",
         "_on_idle",
         "access_mode",
         "address",
@@ -102,6 +144,8 @@ class Producer:
         # entry.
         self.encode_receipt = encoder.ReceiptEncoder(producer_id).encode
         self._on_idle: Callable[[], None] | None = None
+        self._held: HeldRefusals | None = None
+        """None unless it holds a refusal."""
 
     def take(self, send: Send) -> GemingaError | None:
         """Count an entry as pending. Returns an error if the entry is malformed."""
@@ -112,6 +156,9 @@ class Producer:
             return ChecksumMismatch("Checksum failed on the broker, or the metadata is cut")
         # With the padding: clients compare only the payload with the maximum, and the metadata comes on top.
         # A chunk is as large as the maximum allows, so a strict bound would refuse it.
+        if send.txnid is not None:
+            # Stored as a plain message it would be seen by everybody, even if its transaction is aborted.
+            return TransactionsNotServed("send the message without a transaction")
         if size > self.message_bytes_max + limits.FRAME_PADDING_BYTES:
             return NotAllowed(
                 f"the message has {size} bytes, more than the {self.message_bytes_max} of maxMessageSize; "
@@ -132,15 +179,26 @@ class Producer:
         # A list and not one receipt: a sync confirms a burst, and the outbox took as long for each receipt as
         # the encoder did.
         if not self.given_up:
-            self.outbox.write(receipts)
+            self.outbox.write(receipts if self._held is None else self._with_held(self._held, receipts))
         self.pending -= len(receipts)
         if self.pending == 0 and self._on_idle is not None:
             self._on_idle()
 
-    def fail(self, sequence_id: int, error: GemingaError) -> None:
-        """The entry will not become durable: answer SEND_ERROR."""
+    def confirm_duplicate(self, send: Send) -> None:
+        """The last entry taken is stored already: write a receipt without a position."""
+        # At once, as in Pulsar, and not by `confirm`: it would pass for the receipt of an earlier entry.
+        self.untake()
         if not self.given_up:
-            self.refuse(sequence_id, error)
+            self.outbox.write(
+                self.encode_receipt(send.sequence_id, send.highest_sequence_id, NOWHERE, NOWHERE)
+            )
+
+    def fail(self, sequence_id: int, error: GemingaError) -> None:
+        """The oldest pending entry will not become durable: answer SEND_ERROR."""
+        if not self.given_up:
+            self.write_error(sequence_id, error)
+            if self._held is not None:
+                self.outbox.write(self._with_held(self._held, [b""]))
         self.pending -= 1
         if self.pending == 0 and self._on_idle is not None:
             self._on_idle()
@@ -151,8 +209,9 @@ class Producer:
         """
         # Clients reconnect on this error and send all of them again. Receipts of the first attempt must not
         # settle messages of the second.
-        self.refuse(sequence_id, error)
+        self.write_error(sequence_id, error)
         self.given_up = True
+        self._held = None
 
     def when_idle(self, tell: Callable[[], None]) -> None:
         """Call `tell` when every accepted entry has its receipt; at once if none is pending."""
@@ -174,13 +233,36 @@ class Producer:
         self.outbox.write(encoder.close_producer(self.producer_id, NO_REQUEST))
 
     def refuse(self, sequence_id: int, error: GemingaError) -> None:
-        """Answer SEND_ERROR. An entry of a terminated topic gets no answer, because its producer is closed
-        next.
+        """Answer SEND_ERROR to an entry that was not stored. After NotAllowed, with which the producer
+        continues, the answer follows the receipts of all earlier entries. An entry of a terminated topic gets
+        no answer, because its producer is closed next.
         """
+        # In order, which Pulsar's broker does not keep: Java's client ignores the error of a message that is
+        # not the oldest one without an answer. It then takes the next receipt for a lost one, connects again,
+        # and sends again what is stored already.
+        if self.pending and isinstance(error, NotAllowed):
+            if self._held is None:
+                self._held = HeldRefusals()
+            if len(self._held) < REFUSALS_HELD_MAX:
+                self._held.add(self._encode_refusal(sequence_id, error), self.pending)
+                return
+        self.write_error(sequence_id, error)
+
+    def _with_held(self, held: HeldRefusals, receipts: list[bytes]) -> list[bytes]:
+        answers = held.merge(receipts)
+        if not held:
+            self._held = None
+        return answers
+
+    def _encode_refusal(self, sequence_id: int, error: GemingaError) -> bytes:
+        log.debug("%s: message %d of producer %r refused: %s", self.address, sequence_id, self.name, error)
+        return encoder.send_error(self.producer_id, sequence_id, error.server_error, str(error))
+
+    def write_error(self, sequence_id: int, error: GemingaError) -> None:
+        """Answer SEND_ERROR now, unless the topic is terminated."""
         # After CLOSE_PRODUCER every client asks for its producer again, is refused with TopicTerminated, and
         # fails all pending sends with that. On SEND_ERROR with TopicTerminated, Go's client forgets the
         # producer without failing them, so that they time out, on a Pulsar broker too.
-        log.debug("%s: message %d of producer %r refused: %s", self.address, sequence_id, self.name, error)
-        if isinstance(error, TopicTerminated):
-            return
-        self.outbox.write(encoder.send_error(self.producer_id, sequence_id, error.server_error, str(error)))
+        frame = self._encode_refusal(sequence_id, error)
+        if not isinstance(error, TopicTerminated):
+            self.outbox.write(frame)
