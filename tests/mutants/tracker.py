@@ -318,4 +318,61 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/tracker/index/test_reserved.py::test_only_what_overlaps_is_cut_off_and_replaced",),
         "that buckets of the same ledger stay where they do not overlap with new ones",
     ),
+    Mutant(
+        "trim-without-subscriptions-that-have-no-view",
+        "geminga/broker/delays/open_index.py",
+        "passed_by_all=passed_by_all if settings.is_shared else None,",
+        "passed_by_all=None,",
+        (TOPIC_DELAYS_TESTS + "test_what_a_subscription_without_consumers_needs_stays_in_a_shared_index",),
+        "that a shared index keeps what a subscription without consumers needs",
+    ),
+    Mutant(
+        "seek-keeps-what-was-to-be-read-again",
+        "geminga/broker/delays/subscription_delays.py",
+        "        self.all_again()\n        self.clears += 1",
+        "        self.clears += 1",
+        (
+            "tests/broker/delays/test_delayed_index.py::"
+            "test_ranges_of_before_are_not_to_be_read_again_once_the_cursor_has_moved",
+        ),
+        "that a seek or a skip forgets which ranges of the index were lost before it",
+    ),
+    Mutant(
+        "whole-backlog-read-beside-lost-ranges",
+        "geminga/broker/dispatch/delaying.py",
+        "        self._delayed.all_again()\n",
+        "",
+        (
+            "tests/broker/delays/test_delayed_index.py::"
+            "test_a_first_consumer_reads_the_backlog_and_no_lost_range_beside_it",
+        ),
+        "that a first consumer reads the backlog, and not the lost ranges of the index beside it",
+    ),
+    Mutant(
+        "take-back-of-rows-that-all-views-have-read",
+        INDEX,
+        "start = 0 if min(places)[0] < number else min(row for at, row in places if at == number)",
+        "start = 0",
+        ("tests/tracker/index/test_index_order.py::test_what_all_views_have_read_does_not_wait_again",),
+        "that what all views have read does not wait again when the clock is set back",
+    ),
+    Mutant(
+        "lost-bucket-leaves-what-was-passed-of-it",
+        INDEX,
+        "            reader.passed.discard_range(first_code, last_code)\n",
+        "            pass\n",
+        (
+            "tests/tracker/index/test_released_buckets.py::"
+            "test_a_lost_bucket_takes_along_what_was_passed_of_it",
+        ),
+        "that a view of a shared index does not count what it had passed of a lost bucket",
+    ),
+    Mutant(
+        "verify-without-the-members",
+        "geminga/tracker/buckets/verify.py",
+        "if self._seen != self.directory.members:",
+        "if False:",
+        ("tests/tracker/buckets/test_verify.py",),
+        "that verify finds a directory which promises other messages than sound segments have",
+    ),
 )

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Protocol
 
 import trio
 
-from geminga.errors import CorruptData, GemingaError, LedgerNotFound, PeerError, StorageError
+from geminga.errors import CorruptData, GemingaError, LedgerNotFound, PeerError, ReadOnly, StorageError
 from geminga.limits import KIB
 from geminga.managed_ledger.cursor.bucket_properties import DELAYED_PREFIX
 from geminga.managed_ledger.cursor.cursor import Cursor
@@ -154,9 +154,9 @@ class BucketStore:
         was refused is not.
         """
         writer.close()
-        # A refusal (too many properties, a closed topic) came before the write. Any other error may come
-        # after it: deleting the ledger then would leave a name without one.
-        if not writer.is_named or isinstance(error, PeerError):
+        # A refusal (too many properties, a closed topic, a full disk) came before the write. Any other error
+        # may come after it: deleting the ledger then would leave a name without one.
+        if not writer.is_named or isinstance(error, (PeerError, ReadOnly)):
             try:
                 await self.delete(writer.ledger_id)
             except GemingaError:

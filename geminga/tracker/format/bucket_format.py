@@ -14,7 +14,7 @@ that was not written to its end has no directory.
 Each entry, like those of `override_format.py`, is framed by what it is and a checksum, CRC-32C over version,
 kind and body:
 
-    entry := version u8 (1) | kind u8 | crc u32 | body
+    entry := version u8 | kind u8 | crc u32 | body
 
 `positions` is a set of `ledger << 32 | entry`; `times` are due times in the order of the positions, exact to
 the millisecond. The table has four columns, each with a number for each segment: first and last due time,
@@ -49,6 +49,7 @@ from geminga.tracker.format.packed_columns import (
 from geminga.tracker.format.rows import ENTRY_BITS, ENTRY_MASK, Integers, Rows, order_of
 
 VERSION: Final = 1
+"""The version that is written. `LAYOUTS` has those that can be read."""
 # Each entry states its kind, so that a segment where the directory should be is refused; the kind is under
 # the checksum, so that a flipped bit cannot turn one into the other.
 SEGMENT, PIECE, OVERRIDES = 1, 2, 3
@@ -62,20 +63,28 @@ def framed(kind: int, body: bytes) -> bytes:
     return _HEAD.pack(VERSION, kind, crc32c(bytes((VERSION, kind)) + body)) + body
 
 
-def body_of(entry: bytes, kind: int) -> bytes:
-    """ValueError, or struct.error, if it is not what `framed` has made of such a body."""
+def unframed(entry: bytes, kind: int) -> tuple[int, bytes]:
+    """Version and body; the version may be one that cannot be read. ValueError, or struct.error, if the entry
+    is not what `framed` has made of a body of this kind.
+    """
     version, found, crc = _HEAD.unpack_from(entry)
     # The bookie checks its records too. This checksum accompanies the entry further: through bundles, copies
     # made by `geminga pipeline`, and ledgers that another program wrote.
     body = entry[_HEAD.size :]
     if crc32c(bytes((version, found)) + body) != crc:
         raise ValueError("it does not match its checksum")
-    # After the checksum: a damaged version byte is reported as damage and not as a release that is too old.
-    if version != VERSION:
-        raise ValueError(f"version {version}; this release reads version {VERSION}")
     if found != kind:
         raise ValueError(f"an entry of kind {found} where {kind} should be")
-    return body
+    return version, body
+
+
+def layout_of(version: int, layouts: Mapping[int, T]) -> T:
+    """How to read this version. ValueError if this release cannot."""
+    # After the checksum: a damaged version byte is reported as damage and not as a release that is too old.
+    if version not in layouts:
+        known = ", ".join(map(str, sorted(layouts)))
+        raise ValueError(f"version {version}; this release reads {known}")
+    return layouts[version]
 
 
 def checked(what: str, decode: Callable[[], T]) -> T:
@@ -149,8 +158,8 @@ class Directory(NamedTuple):
         CorruptData.
         """
         # The head alone: decoding the rows costs many times more, and the checksum has covered them already.
-        head = checked("a segment of a bucket", lambda: _SEGMENT.unpack_from(body_of(entry, SEGMENT)))
-        described = len(entry), *head[:2]
+        head = checked("a segment of a bucket", lambda: _segment_head(entry))
+        described = len(entry), *head
         if described != (self.sizes_bytes[number], self.counts[number], self.min_ms[number]):
             raise CorruptData(f"segment {number} of a bucket is not the one that the directory describes")
 
@@ -287,7 +296,22 @@ def encode_bucket(
 
 def decode_segment(entry: bytes) -> Rows:
     """The rows of one segment in the order of (time, code). About 0.3 ms for 5,000. CorruptData."""
-    return checked("a segment of a bucket", lambda: _decode_segment(body_of(entry, SEGMENT)))
+    return checked("a segment of a bucket", lambda: _segment(entry))
+
+
+def _segment(entry: bytes) -> Rows:
+    version, body = unframed(entry, SEGMENT)
+    return layout_of(version, LAYOUTS).segment(body)
+
+
+def _segment_head(entry: bytes) -> tuple[int, int]:
+    version, body = unframed(entry, SEGMENT)
+    return layout_of(version, LAYOUTS).segment_head(body)
+
+
+def _decode_segment_head(body: bytes) -> tuple[int, int]:
+    count, min_ms, _ = _SEGMENT.unpack_from(body)
+    return count, min_ms
 
 
 def _decode_segment(body: bytes) -> Rows:
@@ -326,27 +350,41 @@ def directory_pieces(last_entry: bytes) -> int:
 
 
 def _directory_pieces(last_entry: bytes) -> int:
-    number, pieces = _PIECE.unpack_from(body_of(last_entry, PIECE))
+    version, body = unframed(last_entry, PIECE)
+    number, pieces, _ = layout_of(version, LAYOUTS).piece(body)
     # A ledger that a crash left unfinished ends in a segment or in an inner piece. Then the bucket never
     # counted: its property is written only after its last entry.
     if number != pieces - 1:
         raise ValueError(f"piece {number} of {pieces} is the last entry")
-    return int(pieces)
+    return pieces
+
+
+def _decode_piece(body: bytes) -> tuple[int, int, bytes]:
+    number, pieces = _PIECE.unpack_from(body)
+    return number, pieces, body[_PIECE.size :]
 
 
 def decode_directory(entries: Sequence[bytes]) -> Directory:
     """From all pieces in order. CorruptData."""
-    return checked("the directory of a bucket", lambda: _decode_directory(entries))
+    return checked("the directory of a bucket", lambda: _directory(entries))
 
 
-def _decode_directory(entries: Sequence[bytes]) -> Directory:
-    parts = []
+def _directory(entries: Sequence[bytes]) -> Directory:
+    parts, versions = [], set()
     for number, entry in enumerate(entries):
-        body = body_of(entry, PIECE)
-        if _PIECE.unpack_from(body) != (number, len(entries)):
+        version, body = unframed(entry, PIECE)
+        found, pieces, part = layout_of(version, LAYOUTS).piece(body)
+        if (found, pieces) != (number, len(entries)):
             raise ValueError(f"another piece where {number} of {len(entries)} should be")
-        parts.append(body[_PIECE.size :])
-    whole = b"".join(parts)
+        parts.append(part)
+        versions.add(version)
+    # One release writes a whole bucket: such pieces are of two directories.
+    if len(versions) != 1:
+        raise ValueError(f"pieces of versions {sorted(versions)}")
+    return LAYOUTS[versions.pop()].directory(b"".join(parts))
+
+
+def _decode_directory(whole: bytes) -> Directory:
     start, end, segments, ledgers, table_bytes = _DIRECTORY.unpack_from(whole)
     at = _DIRECTORY.size + table_bytes
     if not segments or start > end or at > len(whole):
@@ -392,6 +430,27 @@ def _decode_members(whole: bytes, at: int, ledgers: int) -> dict[int, BitMap]:
     if at != len(whole) or not members:
         raise ValueError(f"{len(whole) - at} bytes after the members")
     return members
+
+
+class Layout(NamedTuple):
+    """How the bodies of one version are read. What they raise is what `checked` takes for damage."""
+
+    segment_head: Callable[[bytes], tuple[int, int]]
+    """Rows, and the earliest due time, without decoding the rows."""
+    segment: Callable[[bytes], Rows]
+    piece: Callable[[bytes], tuple[int, int, bytes]]
+    """Its number, how many pieces there are, and its part of the directory."""
+    directory: Callable[[bytes], Directory]
+    """From all parts together."""
+
+
+LAYOUTS: Final[dict[int, Layout]] = {
+    1: Layout(_decode_segment_head, _decode_segment, _decode_piece, _decode_directory),
+}
+"""By version: each that a release has written, for good. A bucket outlives the program that wrote it, and
+the two sources of a merge may be of two versions. A new version gets a row, `LAYOUTS[1]._replace(...)` with
+what it changes, and becomes `VERSION`; `override_format.py` has the same versions.
+"""
 
 
 def members_of(codes: Integers) -> dict[int, BitMap]:

@@ -8,10 +8,10 @@ A time of -1 takes an earlier change back.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
-from geminga.tracker.format.bucket_format import OVERRIDES, body_of, checked, framed
+from geminga.tracker.format.bucket_format import OVERRIDES, checked, framed, layout_of, unframed
 
 _COUNT: Final = struct.Struct("<I")
 # Changes are kept in memory beside the buckets and written as a whole; more of them should be a new bucket.
@@ -31,7 +31,12 @@ def encode_overrides(times_ms: Mapping[int, int]) -> bytes:
 
 def decode_overrides(entry: bytes) -> dict[int, int]:
     """CorruptData."""
-    return checked("an entry of changed due times", lambda: _decode(body_of(entry, OVERRIDES)))
+    return checked("an entry of changed due times", lambda: _overrides(entry))
+
+
+def _overrides(entry: bytes) -> dict[int, int]:
+    version, body = unframed(entry, OVERRIDES)
+    return layout_of(version, LAYOUTS)(body)
 
 
 def _decode(body: bytes) -> dict[int, int]:
@@ -41,3 +46,7 @@ def _decode(body: bytes) -> dict[int, int]:
         raise ValueError(f"{len(body)} bytes for {count} due times")
     numbers = struct.unpack_from(f"<{2 * count}q", body, _COUNT.size)
     return dict(zip(numbers[:count], numbers[count:], strict=True))
+
+
+LAYOUTS: Final[dict[int, Callable[[bytes], dict[int, int]]]] = {1: _decode}
+"""By version, the same ones as `bucket_format.LAYOUTS`."""

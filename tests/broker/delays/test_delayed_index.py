@@ -299,6 +299,66 @@ async def test_a_seek_forgets_what_is_held_back(dispatch_rig: OpenRig, autojump_
         assert client.positions == positions[1:]
 
 
+async def test_a_seek_forgets_what_was_to_be_read_again(
+    dispatch_rig: OpenRig, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A range that was lost before the seek would be read beside the whole backlog, which begins anew."""
+    async with dispatch_rig(ledger_entries_max=10, rollover_min_ms=0) as rig:
+        subscription = await rig.subscription(read_entries_max=3)
+        rig.join(subscription, SHARED)
+        positions = await publish(rig, *[1000] * 30)
+        await rig.settle()
+        subscription.disconnect(next(iter(subscription.consumers)))
+        await lose(subscription, *positions[:20])
+        assert not subscription.delayed.is_complete
+        reads = Reads(rig, monkeypatch)
+        await subscription.seek(positions[0])
+        assert subscription.delayed.lost_ranges == ()
+        assert subscription.delayed.is_complete
+        client = rig.join(subscription, SHARED)
+        await rig.settle()
+        assert sorted(reads.entries) == positions, "each is read once"
+        await trio.sleep(2)
+        assert sorted(client.positions) == positions
+
+
+@pytest.mark.parametrize("by", ["seek", "skip"])
+async def test_ranges_of_before_are_not_to_be_read_again_once_the_cursor_has_moved(
+    dispatch_rig: OpenRig, autojump_clock: MockClock, by: str
+) -> None:
+    """Nor are they told, while no consumer is there to read anything."""
+    async with dispatch_rig() as rig:
+        subscription = await rig.subscription()
+        client = rig.join(subscription, SHARED)
+        positions = await publish(rig, *[1000] * 3)
+        await rig.settle()
+        client.leave()
+        await lose(subscription, *positions)
+        assert len(subscription.delayed.lost_ranges) == 1
+        await (subscription.seek(positions[1]) if by == "seek" else subscription.clear_backlog())
+        assert subscription.delayed.lost_ranges == ()
+        assert subscription.delayed.is_complete
+
+
+async def test_a_first_consumer_reads_the_backlog_and_no_lost_range_beside_it(
+    dispatch_rig: OpenRig, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with dispatch_rig(ledger_entries_max=10, rollover_min_ms=0) as rig:
+        subscription = await rig.subscription(read_entries_max=3)
+        first = rig.join(subscription, SHARED)
+        positions = await publish(rig, *[1000] * 30)
+        await rig.settle()
+        first.leave()
+        await lose(subscription, *positions[:20])
+        reads = Reads(rig, monkeypatch)
+        second = rig.join(subscription, SHARED)
+        assert subscription.delayed.is_complete
+        await rig.settle()
+        assert sorted(reads.entries) == positions[:20], "what was lost, each once"
+        await trio.sleep(2)
+        assert sorted(second.positions) == positions
+
+
 async def test_consumers_that_come_and_go_while_the_tracker_opens(
     dispatch_rig: OpenRig, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

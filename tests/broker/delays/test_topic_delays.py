@@ -223,6 +223,30 @@ async def test_what_only_the_last_laggard_needed_goes_when_it_unsubscribes(
         assert not bucket_keys(rig.ledger.internal_properties)
 
 
+async def test_what_a_subscription_without_consumers_needs_stays_in_a_shared_index(
+    dispatch_rig: OpenRig, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no view yet. Trimmed by those that have one, the index would be built again from the backlog."""
+    async with dispatch_rig(ledger_entries_max=25, rollover_min_ms=0) as rig:
+        delays = await rig.index(**{**BUCKETS, "is_shared": True, "buckets_max": -1})
+        ahead, absent = await rig.subscription("ahead"), await rig.subscription("absent")
+        rig.join(ahead, SHARED)
+        first = await publish(rig, [1, *(LATER_MS + n for n in range(99))])
+        await until(lambda: len(bucket_keys(rig.ledger.internal_properties)) >= 4)
+        assert delays.shared is not None
+        keys = set(bucket_keys(rig.ledger.internal_properties))
+        await ahead.clear_backlog()
+        await publish(rig, [LATER_MS])
+        await rig.settle()
+        assert (len(ahead.delayed), len(delays.shared.index)) == (1, 100)
+        assert keys <= set(bucket_keys(rig.ledger.internal_properties))
+        reads = Reads(rig, monkeypatch)
+        client = rig.join(absent, SHARED)
+        await rig.settle()
+        assert len(absent.delayed) == 100
+        assert {*reads.entries} == {*client.positions} == {first[0]}, "nothing that waits is read"
+
+
 async def test_a_reader_leaves_nothing_in_a_shared_index(
     dispatch_rig: OpenRig, autojump_clock: MockClock
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import trio
 
@@ -12,8 +13,10 @@ from geminga.bookie.records.records import Run
 from geminga.chaos.bucket_damage import IsLost, damage_bucket
 from geminga.errors import StorageError
 from geminga.tracker.buckets.bucket_settings import BucketSettings
-from geminga.tracker.buckets.verify import Verdict, inspect
-from tests.tracker.bucket_world import World
+from geminga.tracker.buckets.verify import Verdict, Verifier, Wrong, inspect
+from geminga.tracker.format.bucket_format import DirectoryBuilder, members_of
+from geminga.tracker.format.stored_bucket import KeyRange, StoredBucket
+from tests.tracker.bucket_world import World, at_once
 
 ROOMY = BucketSettings(indexes_min=10**6, segment_span_ms=10**7, segment_indexes_max=4, buckets_max=-1)
 
@@ -170,3 +173,64 @@ def test_a_bucket_that_cannot_be_read_now_is_unreadable_and_stays() -> None:
         assert (world.buckets.stored, world.buckets.told) == (before, set())
 
     assert world.run(script)
+
+
+async def promise_another(world: World, good: StoredBucket) -> tuple[int, KeyRange]:
+    """A ledger with the sound segments of `good`, whose directory names another entry in place of one of
+    theirs, as a faulty writer would leave it; and the range that its name would have.
+    """
+    builder = DirectoryBuilder(good.start_ledger, good.end_ledger)
+    segments, codes = [], []
+    for number in range(good.directory.segments):
+        rows = good.directory.decode_segment(number, await world.store.read_segment(good, number))
+        codes += rows.codes.tolist()
+        segments.append(builder.add(rows))
+    members = members_of(np.array(codes, np.int64))
+    # The first and the last position stay: the directory alone gives no hint.
+    promised = members[good.start_ledger]
+    promised.remove(4)
+    promised.add(400)
+    async with world.store.writing() as writer:
+        await writer.append([*segments, *builder.finish(members)])
+        await writer.finish()
+        writer.begin_naming()
+    return writer.ledger_id, good.covered
+
+
+def test_a_directory_that_promises_other_messages_than_its_segments_have_is_damaged() -> None:
+    """The promised message would never come, and the message that the directory leaves out neither."""
+    world = World(1, ROOMY)
+
+    async def script(world: World) -> None:
+        await two_buckets(world)
+        good = world.buckets.stored[0]
+        ledger_id, covered = await promise_another(world, good)
+        verifier = Verifier(world.store, at_once)
+        for served in (None, good.directory):
+            verdict = await verifier.look(ledger_id, covered, served)
+            assert (verdict.state, verdict.segments, verdict.rows) == ("damaged", 5, 20)
+            assert verdict.wrong == (Wrong(None, "the directory has other messages than the segments"),)
+        assert (await verifier.look(good.ledger_id, covered, None)).state == "ok"
+
+    assert world.run(script)
+
+
+def test_a_serving_bucket_that_promises_other_messages_is_lost_and_read_again() -> None:
+    world = World(1, ROOMY)
+
+    async def first_life(world: World) -> None:
+        await two_buckets(world)
+        good = world.buckets.stored[0]
+        ledger_id, _ = await promise_another(world, good)
+        await world.owner.swap({good.key: ledger_id}, {})
+
+    async def second_life(world: World) -> None:
+        wrong, good = sorted(world.buckets.stored, key=lambda bucket: bucket.start_ledger)
+        world.rereads.clear()
+        verdicts = {b.ledger_id: (await inspect(world.buckets, b, "verify")).state for b in (wrong, good)}
+        assert verdicts == {wrong.ledger_id: "damaged", good.ledger_id: "ok"}
+        assert world.buckets.stored == [good]
+        assert world.rereads == [(wrong.start_ledger, wrong.end_ledger)]
+
+    assert world.run(first_life)
+    assert world.run(second_life)

@@ -8,20 +8,21 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from fastcrc.crc32 import iscsi as crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap
 
 from geminga.errors import CorruptData
-from geminga.tracker.format import packed_columns
+from geminga.tracker.format import bucket_format, override_format, packed_columns
 from geminga.tracker.format.bucket_bundle_format import decode_bundle, encode_bundle
 from geminga.tracker.format.bucket_format import (
+    OVERRIDES,
     PIECE,
     PIECE_BYTES_MAX,
     SEGMENT,
     SEGMENT_INDEXES_MAX,
     EncodedBucket,
-    body_of,
     cut_segments,
     decode_directory,
     decode_segment,
@@ -30,6 +31,7 @@ from geminga.tracker.format.bucket_format import (
     encode_segment,
     framed,
     members_of,
+    unframed,
 )
 from geminga.tracker.format.override_format import decode_overrides, encode_overrides
 from geminga.tracker.format.rows import Rows, code_of, concatenate, from_columns
@@ -280,6 +282,87 @@ def test_entries_are_not_taken_for_one_another() -> None:
         decode_directory([one.segments[0]])
 
 
+# -- versions --------------------------------------------------------------------------------------------
+
+
+def of_next_version(entry: bytes, kind: int) -> bytes:
+    """The same in a version 2, in which each body is written backwards."""
+    body = unframed(entry, kind)[1][::-1]
+    return bytes((2, kind)) + struct.pack("<I", crc32c(bytes((2, kind)) + body)) + body
+
+
+@pytest.fixture
+def reads_version_2(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the first change of the format would add it."""
+    first = bucket_format.LAYOUTS[1]
+    second = first._replace(
+        segment_head=lambda body: first.segment_head(body[::-1]),
+        segment=lambda body: first.segment(body[::-1]),
+        piece=lambda body: first.piece(body[::-1]),
+    )
+    monkeypatch.setitem(bucket_format.LAYOUTS, 2, second)
+    overrides = override_format.LAYOUTS
+    monkeypatch.setitem(overrides, 2, lambda body: overrides[1](body[::-1]))
+
+
+def test_what_is_written_and_all_before_it_can_be_read() -> None:
+    versions = list(range(1, bucket_format.VERSION + 1))
+    assert list(bucket_format.LAYOUTS) == list(override_format.LAYOUTS) == versions
+
+
+@pytest.mark.usefixtures("reads_version_2")
+def test_buckets_of_two_versions_are_read_side_by_side() -> None:
+    rows = rows_of(*((NOW_MS + 7 * n, 1 + n // 50, n % 50) for n in range(100)))
+    old = bucket_of(rows, indexes_max=40)
+    new = [of_next_version(entry, SEGMENT) for entry in old.segments]
+    end = [of_next_version(entry, PIECE) for entry in old.directory]
+    assert directory_pieces(end[-1]) == directory_pieces(old.directory[-1]) == len(end)
+    for entries, pieces in ((old.segments, old.directory), (new, end)):
+        directory = decode_directory(pieces)
+        found = []
+        for number, entry in enumerate(entries):
+            directory.check_segment(number, entry)
+            found.append(directory.decode_segment(number, entry))
+        assert concatenate(found).codes.tolist() == rows.codes.tolist()
+        assert concatenate(found).times_ms.tolist() == rows.times_ms.tolist()
+        assert directory.members == decode_directory(old.directory).members
+    changed = encode_overrides({code_of(1, 2): NOW_MS})
+    assert decode_overrides(of_next_version(changed, OVERRIDES)) == decode_overrides(changed)
+
+
+@pytest.mark.usefixtures("reads_version_2")
+def test_a_directory_of_pieces_of_two_versions_is_refused() -> None:
+    (whole,) = bucket_of(rows_of((NOW_MS, 1, 0), (NOW_MS + 5, 1, 7))).directory
+    body = unframed(whole, PIECE)[1][4:]
+    first, second = (
+        framed(PIECE, struct.pack("<HH", number, 2) + half)
+        for number, half in enumerate((body[:9], body[9:]))
+    )
+    assert decode_directory([first, second]) == decode_directory([whole])
+    with pytest.raises(CorruptData, match=r"pieces of versions \[1, 2\]"):
+        decode_directory([first, of_next_version(second, PIECE)])
+
+
+def test_an_unknown_version_is_named() -> None:
+    bucket = bucket_of(rows_of((NOW_MS, 1, 0)))
+    directory = decode_directory(bucket.directory)
+    segment, piece = of_next_version(bucket.segments[0], SEGMENT), of_next_version(bucket.directory[0], PIECE)
+    changed = of_next_version(encode_overrides({}), OVERRIDES)
+    reads: list[Callable[[], object]] = [
+        lambda: decode_segment(segment),
+        lambda: directory.check_segment(0, segment),
+        lambda: decode_directory([piece]),
+        lambda: directory_pieces(piece),
+        lambda: decode_overrides(changed),
+    ]
+    for read in reads:
+        with pytest.raises(CorruptData, match="version 2; this release reads 1$"):
+            read()
+    # A flipped bit of the version is damage, and no other version.
+    with pytest.raises(CorruptData, match="does not match its checksum"):
+        decode_segment(b"\x02" + bucket.segments[0][1:])
+
+
 @given(st.binary(max_size=200), st.sampled_from([1, 2, 3]))
 def test_bytes_with_a_good_checksum_that_mean_nothing(body: bytes, kind: int) -> None:
     """Only CorruptData, whatever a bug or a stranger has written with the right checksum."""
@@ -293,7 +376,7 @@ def test_bytes_with_a_good_checksum_that_mean_nothing(body: bytes, kind: int) ->
 
 def rewritten(entries: list[bytes], rewrite: Callable[[bytes], bytes]) -> list[bytes]:
     """Pieces of a directory with other bytes and the right checksum."""
-    return [framed(PIECE, rewrite(body_of(entry, PIECE))) for entry in entries]
+    return [framed(PIECE, rewrite(unframed(entry, PIECE)[1])) for entry in entries]
 
 
 def test_a_directory_says_which_of_its_pieces_each_is() -> None:
@@ -305,7 +388,7 @@ def test_a_directory_says_which_of_its_pieces_each_is() -> None:
             decode_directory(
                 rewritten(whole, lambda body, n=(number, pieces): struct.pack("<HH", *n) + body[4:])
             )
-    body = body_of(whole[0], PIECE)[4:]
+    body = unframed(whole[0], PIECE)[1][4:]
 
     def in_two(first: int, second: int) -> list[bytes]:
         halves = (first, body[:30]), (second, body[30:])
@@ -328,7 +411,7 @@ def test_a_directory_without_members_is_refused() -> None:
     """Also where its length is right."""
     piece, directory = struct.Struct("<HH"), struct.Struct("<IIIII")
     (whole,) = bucket_of(rows_of((NOW_MS, 1, 0), (NOW_MS + 5, 1, 7))).directory
-    body = body_of(whole, PIECE)
+    body = unframed(whole, PIECE)[1]
     start, end, segments, _, table_bytes = directory.unpack_from(body, piece.size)
     table = body[piece.size + directory.size :][:table_bytes]
     without = piece.pack(0, 1) + directory.pack(start, end, segments, 0, table_bytes) + table
@@ -343,7 +426,7 @@ def test_damage_behind_the_checksum_is_harmless(seed: int, data: st.DataObject) 
     rows = rows_of(
         *{(NOW_MS + rng.randrange(99), 1, rng.randrange(400)) for _ in range(rng.randrange(1, 90))}
     )
-    body = body_of(encode_segment(rows), SEGMENT)
+    body = unframed(encode_segment(rows), SEGMENT)[1]
     bit = data.draw(st.integers(0, 8 * len(body) - 1))
     try:
         found = decode_segment(framed(SEGMENT, flipped(body, bit)))

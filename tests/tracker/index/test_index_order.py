@@ -186,6 +186,29 @@ def test_a_position_made_due_earlier_overtakes_what_a_slower_view_has_yet_to_rea
     assert take(quick, 9) == [(4, 1)]
 
 
+@pytest.mark.parametrize("views", [1, 2])
+def test_what_all_views_have_read_does_not_wait_again(views: int) -> None:
+    """When the clock is set back: counted, kept and sealed, it would wait for nobody."""
+    clock = HandClock()
+    index = DelayedIndex(clock, IndexSettings(tick_ms=1, strict=True, exact=True, is_shared=views > 1))
+    readers = [View(index) for _ in range(views)]
+    for entry_id in range(10):
+        readers[0].add(Position(1, entry_id), 5000 + entry_id)
+    clock.ms = 6000
+    # They stand in one batch: the first has read seven rows of it, the second, slower one four.
+    taken = [take(view, 7 - 3 * number) for number, view in enumerate(readers)]
+    read_by_all = min(map(len, taken))
+    clock.ms = 4000
+    index.take_back(4000)
+    assert len(index) == 10 - read_by_all
+    assert index.feed.shared.rows() == 10 - read_by_all
+    assert [len(view) for view in readers] == [10 - len(places) for places in taken]
+    clock.ms = 6000
+    for view, places in zip(readers, taken, strict=True):
+        assert [*places, *take(view, 20)] == [(1, entry_id) for entry_id in range(10)]
+    assert len(index) == 0
+
+
 def test_what_a_subscription_without_a_view_still_needs_stays_in_a_shared_index() -> None:
     """As after a start, when consumers of one that has acknowledged everything come first."""
     clock = HandClock()
