@@ -8,7 +8,7 @@ from typing import Literal
 
 import trio
 
-from geminga.errors import Conflict, GemingaError, PeerError, SubscriptionNotFound
+from geminga.errors import Conflict, GemingaError, PeerError, ReadOnly, SubscriptionNotFound
 from geminga.managed_ledger.chain.ledger_chain import LedgerChain
 from geminga.managed_ledger.cursor.attachment import Attachment, check_room
 from geminga.managed_ledger.cursor.cursor import Cursor
@@ -127,8 +127,8 @@ class CursorSet:
     def _fencing(self) -> Iterator[None]:
         try:
             yield
-        except PeerError:
-            raise
+        except (PeerError, ReadOnly):
+            raise  # nothing has changed
         except GemingaError as error:
             self._owner.fence(error)
             raise
@@ -174,6 +174,9 @@ class CursorSet:
         self._persisting, self.due = True, False
         try:
             await self.persist_all()
+        except ReadOnly:
+            self.due = True  # the cursors are still dirty
+            raise
         finally:
             self._persisting = False
             if self.due:

@@ -17,7 +17,7 @@ from geminga.admin.http.router import (
     Router,
     json_response,
 )
-from geminga.admin.routes.effect import without_effect
+from geminga.admin.routes.effect import with_warning, without_effect
 from geminga.admin.routes.names import namespace_of, topic_of
 from geminga.admin.routes.topics import TOPIC
 from geminga.admin.view.topics import TopicsView
@@ -120,7 +120,11 @@ class PolicyRoutes:
 
 
 def _done(policy: Policy, endpoint: Endpoint, value: object) -> Response:
-    """Success. If this broker ignores the policy, a `Warning` header says so."""
+    """Success. If this broker ignores the policy, or does something else than Pulsar, a `Warning` header says
+    so.
+    """
+    if policy.warning and value:
+        return with_warning(policy.warning, endpoint.status)
     if policy.acted_upon or value is None:
         return Response(endpoint.status)
     return without_effect(policy.name.replace("_", " "), endpoint.status)

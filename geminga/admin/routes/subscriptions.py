@@ -164,7 +164,7 @@ class SubscriptionRoutes:
         found = [
             (part, name)
             for part in parts_of(self._topics, topic)
-            if name in await self._subscriptions.names(part)
+            if await self._subscriptions.has(part, name)
         ]
         if not found:
             raise SubscriptionNotFound(f"Subscription {name} not found for topic {topic}")

@@ -133,6 +133,10 @@ class Compaction(msgspec.Struct, rename="camel", frozen=True):
     last_compaction_succeed_timestamp: int = 0
     last_compaction_failed_timestamp: int = 0
     last_compaction_duration_time_in_mills: int = 0
+    geminga_kept_by: str | UnsetType = UNSET
+    """Not Pulsar's: `request` or `threshold` if all messages are kept in place of compacting them..."""
+    geminga_kept_bytes: int | UnsetType = UNSET
+    """...and how much that is."""
 
 
 class PartitionedMetadata(msgspec.Struct, rename="camel", kw_only=True):
@@ -212,6 +216,8 @@ def topic_json(
     `earliest_ms` has by subscription when the first message of its backlog was published.
     """
     topic: Topic = _fill(Topic, source, publishers=[], subscriptions={})
+    if source.kept_by:
+        topic.compaction = Compaction(geminga_kept_by=source.kept_by, geminga_kept_bytes=source.kept_bytes)
     topic.deduplication_status = "Enabled" if source.is_deduplicated else "Disabled"
     topic.owner_broker = owner
     rows = 0
@@ -248,6 +254,7 @@ class PartitionedTotal:
         _add(total, topic, _ADDED)
         times_ms = (total.earliest_msg_publish_time_in_backlogs, topic.earliest_msg_publish_time_in_backlogs)
         total.earliest_msg_publish_time_in_backlogs = _first(times_ms)
+        total.compaction = _both_kept(total.compaction, topic.compaction)
         for place, publisher in enumerate(topic.publishers):
             if place == len(total.publishers):
                 total.publishers.append(Publisher())
@@ -401,3 +408,15 @@ def _fill(kind: type[S], source: object, **given: object) -> S:
 def _add(total: object, part: object, names: tuple[str, ...]) -> None:
     for name in names:
         setattr(total, name, getattr(total, name) + getattr(part, name))
+
+
+def _both_kept(one: Compaction, other: Compaction) -> Compaction:
+    """Of two partitions: what is kept together, and why; a request outlasts a threshold."""
+    keepers = {one.geminga_kept_by, other.geminga_kept_by} - {UNSET}
+    if not keepers:
+        return one
+    sizes = (one.geminga_kept_bytes, other.geminga_kept_bytes)
+    return Compaction(
+        geminga_kept_by="request" if "request" in keepers else "threshold",
+        geminga_kept_bytes=sum(size for size in sizes if size is not UNSET),
+    )

@@ -18,6 +18,12 @@ class SubscriptionsView(Protocol):
 
     async def names(self, topic: TopicName) -> list[str]: ...
 
+    async def has(self, topic: TopicName, name: str) -> bool:
+        """Also true of a system cursor, which `names` does not list: `delete` takes `__compaction`, and all
+        other methods refuse such a name with `NotAllowed`.
+        """
+        ...
+
     async def create(
         self, topic: TopicName, name: str, *, start: Position, properties: dict[str, str], replicated: bool
     ) -> None:
@@ -28,7 +34,9 @@ class SubscriptionsView(Protocol):
         ...
 
     async def delete(self, topic: TopicName, name: str, *, force: bool) -> None:
-        """`ConsumerBusy` while it has consumers, unless forced: they are disconnected then."""
+        """`ConsumerBusy` while it has consumers, unless forced: they are disconnected then. `__compaction` is
+        the broker's own cursor, and goes unless a compaction threshold keeps it (`NotAllowed`).
+        """
         ...
 
     async def skip(self, topic: TopicName, name: str, count: int | None) -> None:

@@ -72,6 +72,12 @@ class TopicsView(Protocol):
         """Delete the ledgers that all subscriptions have consumed and nothing retains."""
         ...
 
+    async def keep_for_compaction(self, topic: TopicName) -> None:
+        """Keep all messages from now on, in place of compacting them. May be repeated. An operator gives them
+        up by deleting the subscription `__compaction`.
+        """
+        ...
+
     async def properties(self, topic: TopicName) -> dict[str, str]: ...
 
     async def change_properties(self, topic: TopicName, add: Mapping[str, str], remove: str) -> None:

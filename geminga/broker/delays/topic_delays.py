@@ -125,8 +125,8 @@ class TopicDelays:
         return self._durable_cursors() if self.settings.is_shared else [delays.cursor]
 
     def _durable_cursors(self) -> list[Cursor]:
-        # Deduplication's cursor follows by snapshots, a thousand entries at a time: it would hold the index
-        # back.
+        # Deduplication's cursor follows by snapshots, a thousand entries at a time, and that of compaction
+        # never: they would hold the index back.
         return [cursor for cursor in self._ledger.cursors.values() if cursor.durable and not cursor.is_system]
 
     def is_acknowledged_by_all(self, position: tuple[int, int]) -> bool:

@@ -178,6 +178,12 @@ class TopicStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """How often the quota of size and that of age took messages from the backlog."""
     cursors: list[CursorSavings] = []
     """Of durable cursors, if asked for."""
+    kept_by: str = ""
+    """What keeps all messages of the topic in place of compacting them: "request", "threshold", or "" for
+    nothing.
+    """
+    kept_bytes: int = 0
+    """Bytes stored that are kept so."""
 
     # What the metrics show beside the fields, by the names of families.
     offloaded_bytes: ClassVar[int] = 0

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from geminga.broker.topic.rooms import Rooms
+    from geminga.broker.topic.topic import Topic
     from geminga.broker.topic.topics import Topics
     from geminga.names import TopicName
 
@@ -46,7 +47,7 @@ class PartitionedTopics:
 
     async def grow(self, name: TopicName, partitions: int) -> None:
         """Increase the number of partitions, which never decreases. New partitions get the subscriptions of
-        the first one.
+        the others, and keep all their messages if compaction was asked for.
         """
         path = records.partitioned_topic_path(name)
         stored = self._rooms.metadata.get(path)
@@ -58,14 +59,18 @@ class PartitionedTopics:
                 f"number of partitions must be more than the existing {record.partitions}, not {partitions}"
             )
         check_count(partitions)
-        subscriptions = await self._subscription_names(name, record.partitions)
+        present = await self._present(name, record.partitions)
+        subscriptions = {n for topic in present for n, s in topic.subscriptions.items() if s.cursor.durable}
+        is_kept = any(topic.compaction.kept_by == "request" for topic in present)
         grown = msgspec.structs.replace(record, partitions=partitions)
         await self._rooms.metadata.put(
             records.partitioned_topic_path(name), records.encode(grown), expected_version=stored.version
         )
         for index in range(record.partitions, partitions):
-            if subscriptions:
+            if subscriptions or is_kept:
                 topic = await self._topics.get(name.partition(index), create=True)
+                if is_kept:
+                    await topic.keep_for_compaction()
                 for subscription in subscriptions:
                     await topic.create_subscription(subscription, initial="earliest")
 
@@ -102,10 +107,7 @@ class PartitionedTopics:
         await self._rooms.policies.forget_topic(name)
         await self._topics.schemas.forget(name)
 
-    async def _subscription_names(self, name: TopicName, partitions: int) -> set[str]:
-        names: set[str] = set()
-        for index in range(partitions):
-            if self._catalog.exists(name.partition(index)):
-                topic = await self._topics.get(name.partition(index), create=False)
-                names |= {n for n, s in topic.subscriptions.items() if s.cursor.durable}
-        return names
+    async def _present(self, name: TopicName, partitions: int) -> list[Topic]:
+        """The partitions that exist, loaded."""
+        parts = [name.partition(index) for index in range(partitions)]
+        return [await self._topics.get(part, create=False) for part in parts if self._catalog.exists(part)]

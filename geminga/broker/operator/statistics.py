@@ -197,6 +197,8 @@ def _statistics_in_slices(
         mark_delete_rate=rates.mark_deletes.per_s,
         backlog_age_s=topic.quotas.age_s,
         quota_evictions=topic.quotas.evictions_by_kind(),
+        kept_by=topic.compaction.kept_by,
+        kept_bytes=topic.compaction.kept_bytes,
         cursors=cursors,
     )
 

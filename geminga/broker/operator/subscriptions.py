@@ -8,6 +8,7 @@ from geminga.broker.operator.topics import loaded_topic
 from geminga.broker.subscription.publish_times import first_published_at
 from geminga.broker.topic.topic import check_properties
 from geminga.errors import Conflict, ConsumerBusy
+from geminga.managed_ledger.cursor.system_cursors import COMPACTION_CURSOR, SYSTEM_CURSORS
 from geminga.position import EARLIEST, LATEST, Position
 
 if TYPE_CHECKING:
@@ -25,6 +26,10 @@ class SubscriptionsOperator:
 
     async def names(self, topic: TopicName) -> list[str]:
         return sorted((await loaded_topic(self._topics, topic)).subscriptions)
+
+    async def has(self, topic: TopicName, name: str) -> bool:
+        loaded = await loaded_topic(self._topics, topic)
+        return name in loaded.subscriptions or (name in SYSTEM_CURSORS and name in loaded.ledger.cursors)
 
     async def create(
         self, topic: TopicName, name: str, *, start: Position, properties: dict[str, str], replicated: bool
@@ -46,6 +51,9 @@ class SubscriptionsOperator:
 
     async def delete(self, topic: TopicName, name: str, *, force: bool) -> None:
         loaded = await loaded_topic(self._topics, topic)
+        if name == COMPACTION_CURSOR:
+            await loaded.compaction.give_up()
+            return
         subscription = loaded.subscription(name)
         if subscription.consumers and not force:
             raise ConsumerBusy("Subscription has active connected consumers")

@@ -66,8 +66,9 @@ class TopicsOperator:
         if self._catalog.exists(topic) or self._catalog.partitions(topic):
             raise Conflict("This topic already exists")
         check_properties(properties)
-        loaded = await self._topics.get(topic, create=True)
-        if properties:
+        # In one write: on a full disk a second one could be refused, and leave a topic behind an error.
+        loaded = await self._topics.get(topic, create=True, properties=properties)
+        if properties.items() - loaded.ledger.properties.items():  # another request has created it meanwhile
             await loaded.ledger.set_properties({**loaded.ledger.properties, **properties})
 
     async def create_partitioned(self, topic: TopicName, partitions: int, properties: dict[str, str]) -> None:
@@ -101,7 +102,10 @@ class TopicsOperator:
         return {key: value for key, value in properties.items() if not key.startswith("geminga.")}
 
     async def trim(self, topic: TopicName) -> None:
-        await (await loaded_topic(self._topics, topic)).ledger.trim()
+        await (await loaded_topic(self._topics, topic)).trim()
+
+    async def keep_for_compaction(self, topic: TopicName) -> None:
+        await (await loaded_topic(self._topics, topic)).keep_for_compaction()
 
     async def change_properties(self, topic: TopicName, add: Mapping[str, str], remove: str) -> None:
         ledger = (await loaded_topic(self._topics, topic)).ledger

@@ -54,6 +54,8 @@ class Policy(NamedTuple):
     whole: Any = None
     acted_upon: bool = True
     """Whether the policy has an effect in this broker."""
+    warning: str = ""
+    """How the effect of any value but 0 differs from Pulsar's, if it does: ASCII without quotes."""
     is_own: bool = False
     """Whether the policy is Geminga's own, and served below `/geminga/policies` instead of `/admin/v2`."""
 

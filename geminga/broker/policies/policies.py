@@ -30,7 +30,7 @@ from geminga.broker.policies.records import (
     stored_quotas,
     with_value,
 )
-from geminga.broker.policies.table import BY_NAME, check
+from geminga.broker.policies.table import BY_NAME, POLICIES, check
 from geminga.broker.policies.values import (
     AutoSubscriptionCreation,
     AutoTopicCreation,
@@ -147,6 +147,9 @@ class Policies:
         """By namespace, the effective policies of its topics without policies of their own."""
         self._attached: dict[NamespaceName, dict[TopicName, _Attached]] = {}
         namespaces.call_on_policies_change(self._namespace_changed)
+        for policy in POLICIES:
+            if policy.warning:
+                self._say_how_it_differs(policy, getattr(defaults, policy.name), "the broker's default")
 
     # -- effective policies ----------------------------------------------------------------------------------
 
@@ -269,7 +272,7 @@ class Policies:
             return with_value(policies, policy, value, self._namespaces.cluster)
 
         await self._namespaces.change_policies(name, change)
-        self._say_if_without_effect(policy, value, name)
+        self._say_how_it_differs(policy, value, name)
 
     async def set_namespace_quota(self, name: NamespaceName, kind: str, quota: BacklogQuota | None) -> None:
         """As `set_for_namespace`."""
@@ -304,7 +307,7 @@ class Policies:
             return kept if value is None or value == [] else {**kept, policy.name: shown(value)}
 
         await self._change_topic(topic, change, is_global)
-        self._say_if_without_effect(policy, value, topic)
+        self._say_how_it_differs(policy, value, topic)
 
     def applied_inert(self, topic: TopicName, policy: Policy, *, is_global: bool = False) -> Any:
         """A policy that nothing here goes by: the topic's value, else its namespace's, else None."""
@@ -399,7 +402,13 @@ class Policies:
             attached.overrides = self._topic_overrides(topic)
             attached.tell(self._effective(topic.namespace, attached.overrides))
 
-    def _say_if_without_effect(self, policy: Policy, value: object, owner: object) -> None:
-        if value is not None and not policy.acted_upon and policy.name not in self._said:
+    def _say_how_it_differs(self, policy: Policy, value: object, owner: object) -> None:
+        """Log once for each policy that it has no effect here, or another one than in Pulsar."""
+        if value is None or policy.name in self._said:
+            return
+        if not policy.acted_upon:
             self._said.add(policy.name)
             log.warning("%s: %s is stored and shown, and has no effect in this broker", owner, policy.name)
+        elif policy.warning and value:
+            self._said.add(policy.name)
+            log.warning("%s: %s: %s", owner, policy.name, policy.warning)

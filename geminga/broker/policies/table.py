@@ -5,6 +5,8 @@ The rows are Pulsar 4.0.7's endpoints as recorded from it, with its verbs, texts
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec import UNSET
 
 from geminga.broker.policies.endpoint import Endpoint, Policy, count_endpoint
@@ -28,6 +30,10 @@ from geminga.broker.policies.values import (
 )
 
 ENSEMBLE_MAX = 5
+COMPACTION_WARNING: Final = (
+    "this broker does not compact topics: it keeps all messages of each topic with a compaction threshold, "
+    "however many there are, until the threshold is removed"
+)
 
 POLICIES: tuple[Policy, ...] = (
     Policy(
@@ -178,7 +184,7 @@ POLICIES: tuple[Policy, ...] = (
         ("compaction_threshold",),
         namespace=count_endpoint("compactionThreshold")._replace(method="PUT"),
         topic=count_endpoint("compactionThreshold", "Invalid value for compactionThreshold"),
-        acted_upon=False,
+        warning=COMPACTION_WARNING,
     ),
     Policy(
         "inactive_topic",

@@ -23,7 +23,7 @@ from geminga.errors import (
     SubscriptionNotFound,
 )
 from geminga.limits import MIB
-from geminga.managed_ledger.cursor.cursor import DEDUPLICATION_CURSOR
+from geminga.managed_ledger.cursor.system_cursors import DEDUPLICATION_CURSOR
 
 if TYPE_CHECKING:
     from geminga.broker.policies.settings import BrokerSettings

@@ -55,7 +55,12 @@ def goes_at_ms(topic: Topic) -> int | None:
 
 
 def _is_wanted(topic: Topic, counts_backlog: bool) -> bool:
-    """Whether a subscription keeps the topic: any, or with `counts_backlog` one that has a backlog."""
+    """Whether compaction keeps the topic, or a subscription does: any, or with `counts_backlog` one that has
+    a backlog.
+    """
+    # A topic that is an application's database needs no subscription.
+    if topic.compaction.kept_by:
+        return True
     subscriptions = topic.subscriptions.values()
     return any(s.backlog() for s in subscriptions) if counts_backlog else bool(subscriptions)
 

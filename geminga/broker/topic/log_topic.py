@@ -74,7 +74,11 @@ class _OwnProducer(Producer):
         super().confirm(receipts)
         self.done.set()
 
-    def refuse(self, sequence_id: int, error: GemingaError) -> None:
+    def confirm_duplicate(self, send: Send) -> None:
+        super().confirm_duplicate(send)
+        self.done.set()
+
+    def write_error(self, sequence_id: int, error: GemingaError) -> None:
         self.error = error
         self.done.set()
 

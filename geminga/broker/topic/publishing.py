@@ -14,7 +14,6 @@ from geminga.broker.topic.dedup_entries import PART, admit
 from geminga.broker.topic.producers import Producers
 from geminga.broker.topic.publish_context import PublishContext
 from geminga.errors import GemingaError, NotAllowed, ServiceNotReady, StorageError
-from geminga.wire.commands import unsigned
 from geminga.wire.message_metadata import peek_or_none, stamp, virtual_stamp
 from geminga.wire.stored_entry import may_be_delayed
 
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
     from geminga.wire.peek import Peek
 
 log = logging.getLogger("geminga.broker")
-
-NOWHERE = unsigned(-1)
-"""Ledger and entry id in the receipt of a duplicate, as in Pulsar."""
 
 
 class Publishing:
@@ -188,9 +184,7 @@ class Publishing:
                         self._name, producer.name, send.sequence_id, send.num_messages
                     )
                 # A receipt and no error: the client resent the entry because it missed the first receipt.
-                producer.confirm(
-                    [producer.encode_receipt(send.sequence_id, send.highest_sequence_id, NOWHERE, NOWHERE)]
-                )
+                producer.confirm_duplicate(send)
                 return
         # Entries come in bursts, so most of them share the stamp of their millisecond and the time from which
         # their latency is counted. That time is exact for an entry that is alone on its way.

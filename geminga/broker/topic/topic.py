@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from geminga.broker.dispatch.consumer import Consumer
 from geminga.broker.dispatch.rate import DispatchLimit, dispatch_limit
 from geminga.broker.subscription.subscription import Subscription, SubscriptionSettings
 from geminga.broker.topic.backlog_quota import BacklogQuotas
+from geminga.broker.topic.compaction_cursor import CompactionCursor
 from geminga.broker.topic.ledger_rates import LedgerRates
 from geminga.broker.topic.policies_applied import (
     check_consumer_type,
@@ -27,10 +29,11 @@ from geminga.broker.topic.publishing import Publishing
 from geminga.broker.topic.subscribe_rate import SubscribeLimit, subscribe_limit
 from geminga.errors import (
     NotAllowed,
+    ReadOnly,
     SubscriptionNotFound,
     TopicTerminated,
 )
-from geminga.managed_ledger.cursor.cursor import DEDUPLICATION_CURSOR
+from geminga.managed_ledger.cursor.system_cursors import check_is_no_system_cursor
 from geminga.position import Position
 
 if TYPE_CHECKING:
@@ -45,6 +48,8 @@ PROPERTIES_BYTES_MAX = 64 * limits.KIB
 metadata record.
 """
 EPOCH_PROPERTY = "geminga.topic-epoch"
+
+log = logging.getLogger("geminga.broker")
 
 
 def check_properties(properties: Mapping[str, str]) -> None:
@@ -62,9 +67,11 @@ class Topic:
     __slots__ = (
         "_dispatch_limit",
         "_now_s",
+        "_on_unsettled",
         "_subscribe_limit",
         "_used_ms",
         "clock",
+        "compaction",
         "dedup",
         "delays",
         "delivery_log",
@@ -90,9 +97,10 @@ class Topic:
         tasks: TaskGroup,
         *,
         on_fenced: Callable[[Topic], None],
+        on_unsettled: Callable[[CompactionCursor], None],
     ) -> None:
         """`on_fenced` is called when the ledger has failed; it takes no entries until the topic is loaded
-        again.
+        again. `on_unsettled` is called when `settle` of its compaction cursor has become due.
         """
         self.tasks = tasks
         self.name = name
@@ -119,6 +127,8 @@ class Topic:
             str(name), ledger, rooms, self.producers, self.subscriptions, self.delays, self.delivery_log
         )
         self.dedup = self.publishing.dedup
+        self.compaction = CompactionCursor(str(name), ledger)
+        self._on_unsettled = on_unsettled
         self.rates = LedgerRates()
         self.quotas = BacklogQuotas(str(name), ledger, rooms.clock, self.subscriptions)
         # From here on a change of policy reaches this topic, also while it is still loading.
@@ -135,14 +145,19 @@ class Topic:
         """Load the topic's state. Its tasks run from here until `close`, or until one of them fails. Raises
         StorageError, ServiceNotReady.
         """
+        # Before the topic is in any round: its first trimming must find the cursor.
+        try:
+            await self.compaction.settle()
+        except ReadOnly as full:
+            # A full disk keeps no topic from being read. Nothing is trimmed before the cursor is there, since
+            # `trim` settles it first, and an unused topic is not deleted.
+            log.warning("%s: its compaction threshold is applied when there is space: %s", self.name, full)
         # Both read what an earlier process left, before the first entry and the first consumer: deduplication
         # must not judge an entry with half of its ids, and a dispatcher would read what the index holds
         # already.
         await self.dedup.start()
         await self.delays.start(self.tasks)
         self.dedup.run_in(self.tasks)
-        # A system cursor (`pulsar.dedup`) is no subscription: clients must not join it, and it has no
-        # backlog.
         for name, cursor in self.ledger.cursors.items():
             if not cursor.is_system:
                 self._add_subscription(name, cursor)
@@ -203,6 +218,8 @@ class Topic:
     def _policies_changed(self, policies: EffectivePolicies) -> None:
         self.policies = policies
         self._apply_policies()
+        if not self.compaction.is_settled:
+            self._on_unsettled(self.compaction)
 
     def _apply_policies(self) -> None:
         """Push to each part the values that it needs per message or entry. All other code reads
@@ -213,6 +230,7 @@ class Topic:
         delayed = self.policies.delayed_delivery
         self.delays.set_policy(DelayPolicy(delayed.active, delayed.tick_ms))
         self.publishing.apply(self.policies)
+        self.compaction.set_threshold(self.policies.compaction_threshold_bytes)
         # A limit of the same rate is kept with its counts: changing another policy would otherwise reset it.
         self._subscribe_limit = subscribe_limit(self.policies.subscribe_rate, self._subscribe_limit)
         self._dispatch_limit = dispatch_limit(
@@ -231,9 +249,25 @@ class Topic:
     def _subscription_settings(self) -> SubscriptionSettings:
         return subscription_settings(self.rooms.subscription_settings, self.policies)
 
+    async def trim(self) -> None:
+        """Delete ledgers that all subscriptions have consumed and nothing keeps. StorageError,
+        ServiceNotReady.
+        """
+        await self.compaction.settle()
+        await self.ledger.trim()
+
+    async def keep_for_compaction(self) -> None:
+        """Keep all messages from now on, because compaction was asked for; durable on return. StorageError,
+        ServiceNotReady.
+        """
+        self.publishing.check_open()
+        await self.compaction.keep()
+        # The deletion of an unused topic may have begun meanwhile, and takes the cursor with it.
+        self.publishing.check_open()
+
     async def truncate(self) -> None:
-        """Delete all messages, including delayed ones. All subscriptions move to the end, and all ledgers
-        but the newest are deleted, regardless of retention. Consumers stay connected.
+        """Delete all messages, including delayed ones. All cursors move to the end, and all ledgers but the
+        newest are deleted, regardless of retention. Consumers stay connected.
 
         Durable on return. Raises StorageError, ServiceNotReady.
         """
@@ -242,8 +276,9 @@ class Topic:
         for subscription in tuple(self.subscriptions.values()):
             await subscription.clear_backlog()
             await subscription.cursor.persist()
-        # The cursor of deduplication holds ledgers back like any other. It moves with a snapshot only.
+        # System cursors hold ledgers back like any other. That of deduplication moves with a snapshot only.
         await self.dedup.snapshot()
+        await self.compaction.truncate()
         await self.ledger.trim(retains=False)
         if self.ledger.error is not None:
             raise self.ledger.error
@@ -362,9 +397,8 @@ class Topic:
     ) -> Subscription:
         """Create a subscription without consumers. Returns the existing one if another caller was faster."""
         self.publishing.check_open()
-        # A subscription of that name would move the cursor that deduplication relies on.
-        if name == DEDUPLICATION_CURSOR:
-            raise NotAllowed(f"{name} is the name of the broker's own cursor")
+        # A subscription of that name would move a cursor that the broker relies on.
+        check_is_no_system_cursor(name)
         check_properties(subscription_properties or {})
         check_subscriptions(self.name, name, self.subscriptions, self.policies)
         if not create:
@@ -405,9 +439,12 @@ class Topic:
         await self.delays.subscription_deleted()
 
     def subscription(self, name: str) -> Subscription:
-        """The subscription of that name, or `SubscriptionNotFound`."""
+        """The subscription of that name. Raises `SubscriptionNotFound`, and `NotAllowed` for the name of a
+        system cursor.
+        """
         found = self.subscriptions.get(name)
         if found is None:
+            check_is_no_system_cursor(name)
             raise SubscriptionNotFound(f"Subscription not found: {name} on {self.name}")
         return found
 

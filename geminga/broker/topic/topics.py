@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ import trio
 
 from geminga.broker.schemas.registry import SchemaRegistry
 from geminga.broker.topic.catalog import TopicCatalog
+from geminga.broker.topic.compaction_cursor import Settling
 from geminga.broker.topic.rounds import Rounds
 from geminga.broker.topic.topic import Topic
 from geminga.broker.topic_lists.watches import TopicLists
@@ -64,6 +65,7 @@ class Topics:
         self.schemas = SchemaRegistry(rooms.metadata, rooms.clock)
         self.lists = TopicLists(self.catalog.names, rooms.metadata)
         self.rounds = Rounds(rooms, self.loaded, self._delete_to_the_end)
+        self._settling = Settling()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Own the tasks of all topics. A bug in one of them ends the broker."""
@@ -74,6 +76,7 @@ class Topics:
             nursery.start_soon(self._rooms.tail_cache.run_forever)
             await nursery.start(self.lists.run)
             self.rounds.start(nursery)
+            nursery.start_soon(self._settling.run)
             task_status.started()
             try:
                 await trio.sleep_forever()
@@ -155,8 +158,12 @@ class Topics:
 
     # -- finding ---------------------------------------------------------------------------------------------
 
-    async def get(self, name: TopicName, *, create: bool) -> Topic:
-        """The topic, loaded. Raises `TopicNotFound` if it does not exist and may not be created."""
+    async def get(
+        self, name: TopicName, *, create: bool, properties: Mapping[str, str] | None = None
+    ) -> Topic:
+        """The topic, loaded. Raises `TopicNotFound` if it does not exist and may not be created. A topic that
+        this call creates gets the properties with its first write.
+        """
         # Without an await for a loaded topic, which is nearly always the case.
         topic = self.loaded.get(str(name))
         if topic is not None and not topic.closing:
@@ -171,14 +178,14 @@ class Topics:
         if loading is None:
             loading = self._loading[str(name)] = _Loading(create)
             assert self._nursery is not None
-            self._nursery.start_soon(self._load, name, loading)
+            self._nursery.start_soon(self._load, name, loading, properties)
         await loading.done.wait()
         if loading.error is not None:
             raise loading.error
         assert loading.topic is not None
         return loading.topic
 
-    async def _load(self, name: TopicName, loading: _Loading) -> None:
+    async def _load(self, name: TopicName, loading: _Loading, properties: Mapping[str, str] | None) -> None:
         key = str(name)
         began_s = trio.current_time()
         try:
@@ -186,7 +193,7 @@ class Topics:
             old = self.loaded.get(key)
             if old is not None:
                 raise ServiceNotReady(f"topic {name} is closing; try again")
-            topic = await self._open(name, loading.create)
+            topic = await self._open(name, loading.create, properties)
             # `close` has taken its list of topics before this one was in it.
             if self._closing:
                 await topic.close()
@@ -202,7 +209,7 @@ class Topics:
             del self._loading[key]
             loading.done.set()
 
-    async def _open(self, name: TopicName, create: bool) -> Topic:
+    async def _open(self, name: TopicName, create: bool, properties: Mapping[str, str] | None) -> Topic:
         rooms = self._rooms
         exists = self.catalog.exists(name)
         if not exists:
@@ -220,9 +227,17 @@ class Topics:
             rooms.ledger_settings,
             tail_cache=rooms.tail_cache,
             create=not exists,
+            properties=properties,
         )
         assert self._nursery is not None
-        topic = Topic(name, ledger, rooms, TaskGroup(self._nursery), on_fenced=self._topic_fenced)
+        topic = Topic(
+            name,
+            ledger,
+            rooms,
+            TaskGroup(self._nursery),
+            on_fenced=self._topic_fenced,
+            on_unsettled=self._settling.note,
+        )
         # Closed again, or its ledger and its tasks would go on without a topic in `loaded`.
         try:
             await topic.start()

@@ -17,8 +17,8 @@ log = logging.getLogger("geminga.broker")
 
 
 async def trim(topic: Topic) -> None:
-    """Delete ledgers that all subscriptions have consumed and retention does not keep. StorageError."""
-    await topic.ledger.trim()
+    """Delete ledgers that all subscriptions have consumed and nothing keeps. StorageError."""
+    await topic.trim()
 
 
 async def expire(topic: Topic) -> None:

@@ -21,6 +21,7 @@ _SUMMED = (
     "unacked",
     "blocked",
     "storage_bytes",
+    "kept_bytes",
     "producers",
     "consumers",
 )
@@ -162,4 +163,4 @@ def in_order(found: list[dict[str, Any]], sort: str, *, is_reversed: bool = Fals
 
 def public(row: dict[str, Any]) -> dict[str, Any]:
     """A row as `--json` prints it."""
-    return {key: value for key, value in row.items() if key not in ("shown", "blocked")}
+    return {key: value for key, value in row.items() if key not in ("shown", "blocked", "kept_bytes")}

@@ -25,6 +25,7 @@ OF_TOPICS = {
     "pulsar_consumers_count": "consumers",
     "pulsar_subscriptions_count": "subscriptions",
     "pulsar_in_messages_total": "in_total",
+    "geminga_compaction_kept_bytes": "kept_bytes",
 }
 OF_SUBSCRIPTIONS = {
     "pulsar_subscription_delayed": "delayed",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from geminga.cli.arguments.data_directory import default_data_dir
@@ -182,12 +182,22 @@ def _tell_topics(found: dict[str, Any], topics: list[dict[str, Any]]) -> None:
     blocked = [row for row in topics if row["blocked"]]
     if blocked:
         notes.append(f"consumers wait, as too much is not acknowledged: {_named(blocked)}")
+    kept = [row for row in topics if row["kept_bytes"]]
+    if kept:
+        notes.append(
+            "all messages are kept for compaction, which this broker does not have: "
+            f"{_named(kept, 'kept_bytes', bytes_text)}; 'geminga topics unsubscribe TOPIC -s __compaction' "
+            "gives them up, where no compaction threshold is set"
+        )
     found["notes"] = notes
 
 
-def _named(found: list[dict[str, Any]]) -> str:
-    largest = sorted(found, key=lambda row: -row["backlog"])
-    names = ", ".join(f"{row['shown']} ({count_text(row['backlog'])})" for row in largest[:NAMED_MAX])
+def _named(
+    found: list[dict[str, Any]], key: str = "backlog", as_text: Callable[[float], str] = count_text
+) -> str:
+    """The topics with the most of `key`, which is shown beside their names."""
+    largest = sorted(found, key=lambda row: -row[key])
+    names = ", ".join(f"{row['shown']} ({as_text(row[key])})" for row in largest[:NAMED_MAX])
     rest = len(largest) - NAMED_MAX
     return f"{names} and {rest} more" if rest > 0 else names
 

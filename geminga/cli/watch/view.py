@@ -243,6 +243,9 @@ def _facts(stats: Mapping[str, Any]) -> str:
         f"messages in {count_text(stats.get('msgInCounter'))}",
         f"out {count_text(stats.get('msgOutCounter'))}",
     ]
+    kept_by = stats.get("compaction", {}).get("gemingaKeptBy")
+    if kept_by:
+        facts.append(f"all kept for compaction, by {kept_by}")
     partitions = (stats.get("metadata") or {}).get("partitions")
     if partitions:
         facts.insert(0, f"{partitions} partitions")

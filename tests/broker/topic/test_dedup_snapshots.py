@@ -14,7 +14,7 @@ from geminga.broker.policies.settings import BrokerSettings
 from geminga.broker.topic.dedup import PROPERTIES_BYTES_MAX, SequenceIds
 from geminga.broker.topic.producer import Producer
 from geminga.broker.topic.topic import Topic
-from geminga.managed_ledger.cursor.cursor import DEDUPLICATION_CURSOR
+from geminga.managed_ledger.cursor.system_cursors import DEDUPLICATION_CURSOR
 from geminga.wire.commands import Send
 from tests.broker.dispatch_rig import message
 from tests.broker.topic.test_dedup_topic import ON, SETTINGS, producer_of, told

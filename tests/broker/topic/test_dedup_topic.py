@@ -11,11 +11,10 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from geminga.broker.policies.policies import EffectivePolicies
 from geminga.broker.policies.settings import BrokerSettings
 from geminga.broker.policies.table import BY_NAME
-from geminga.broker.topic.producer import Producer
-from geminga.broker.topic.publishing import NOWHERE
+from geminga.broker.topic.producer import NOWHERE, Producer
 from geminga.broker.topic.topic import Topic
 from geminga.errors import NotAllowed, ReadOnly, ServerError, StorageError
-from geminga.managed_ledger.cursor.cursor import DEDUPLICATION_CURSOR
+from geminga.managed_ledger.cursor.system_cursors import DEDUPLICATION_CURSOR
 from geminga.wire import pulsar_pb2 as pb
 from tests.broker.dispatch_rig import FakeOutbox
 from tests.broker.topics_rig import TOPIC, TopicsRig, open_topics, publish, send, topic_of

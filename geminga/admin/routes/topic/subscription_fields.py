@@ -45,7 +45,7 @@ class SubscriptionFieldRoutes:
         """Those that have the subscription. Raises `SubscriptionNotFound` if none has."""
         topic, name = topic_of(request), subscription_of(request)
         parts = parts_of(self._topics, topic)
-        found = [part for part in parts if name in await self._subscriptions.names(part)]
+        found = [part for part in parts if await self._subscriptions.has(part, name)]
         if not found:
             raise SubscriptionNotFound(f"Subscription {name} not found for topic {topic}")
         return found

@@ -13,7 +13,7 @@ from geminga.admin.http.router import (
     Router,
     json_response,
 )
-from geminga.admin.routes.effect import without_effect
+from geminga.admin.routes.effect import with_warning, without_effect
 from geminga.admin.routes.message_ids import MessageId, shown_id
 from geminga.admin.routes.names import topic_of
 from geminga.admin.routes.topics import TOPIC, check_is_there, parts_of, properties_of
@@ -24,6 +24,10 @@ from geminga.broker.policies.values import read
 from geminga.position import Position
 
 NOT_RUN = {"status": "NOT_RUN", "lastError": ""}
+KEPT = (
+    "this broker does not compact topics: it keeps all messages of this one instead, also without a "
+    "subscription, until the subscription __compaction is deleted"
+)
 
 
 class TopicUpkeepRoutes:
@@ -89,8 +93,10 @@ class TopicUpkeepRoutes:
         return json_response(NOT_RUN)
 
     async def compact(self, request: Request) -> Response:
-        parts_of(self._topics, topic_of(request))
-        return without_effect("compaction: all messages stay, and")
+        """Nothing is compacted: all messages stay, so that the last one of each key does."""
+        for part in parts_of(self._topics, topic_of(request)):
+            await self._topics.keep_for_compaction(part)
+        return with_warning(KEPT)
 
     async def offloaded(self, request: Request) -> Response:
         check_is_there(self._topics, topic_of(request))
