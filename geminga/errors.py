@@ -71,6 +71,14 @@ class NotAllowed(PeerError):
     http_status = 405
 
 
+class TransactionsNotServed(NotAllowed):
+    """A request that belongs to a transaction. Nothing of it was done."""
+
+    def __init__(self, advice: str) -> None:
+        """`advice` says what the client can do instead."""
+        super().__init__(f"transactions are not served by this broker: {advice}")
+
+
 class OperatorOnly(PeerError):
     """Only the operator may ask for this, and the broker was given no token to know one by."""
 
@@ -205,9 +213,12 @@ class LedgerFenced(StorageError):
 
 
 class ReadOnly(StorageError):
-    """No space is left on the disk: entries are refused until space is free. Accepted entries are not
-    affected.
+    """No space is left on the disk: entries and changes are refused until space is free. What was accepted
+    before is not affected.
     """
+
+    # "Insufficient Storage": a client shows the reason, and no proxy repeats the request, as after 503.
+    http_status = 507
 
 
 class BadVersion(GemingaError):

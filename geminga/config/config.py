@@ -124,6 +124,7 @@ class Config(Struct, frozen=True, kw_only=True, rename="camel"):
     broker_deduplication_snapshot_interval_seconds: Count = 120  # 0: only after so many entries
     broker_deduplication_snapshot_frequency_in_seconds: Positive = 120
     broker_deduplication_producer_inactivity_timeout_minutes: Positive = 360
+    broker_service_compaction_threshold_in_bytes: Long = 0  # 0: none
 
     # Subscriptions and dispatch
     subscription_types_enabled: frozenset[SubscriptionKind] = frozenset(

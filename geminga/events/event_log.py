@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Final, NamedTuple
@@ -84,6 +84,12 @@ class EventLog:
         self._streams = 0
         self._is_stopping = False
         self._ended = trio.Event()
+        self._recorded: Counter[str] = Counter()
+
+    @property
+    def recorded(self) -> Counter[str]:
+        """How many events of each kind this process has recorded, those that were joined counted once."""
+        return self._recorded
 
     @property
     def last_sequence(self) -> int:
@@ -128,6 +134,7 @@ class EventLog:
 
     def _add(self, subject: _Subject, counts: dict[str, int], times: int = 1) -> None:
         self._sequence += 1
+        self._recorded[subject.kind] += 1
         event = Event(
             sequence=self._sequence,
             time_ms=self._clock.now_ms(),

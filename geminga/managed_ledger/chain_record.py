@@ -96,7 +96,8 @@ class ChainRecord:
         with trio.CancelScope(shield=True):
             # Shielded: a cancelled wait leaves the write queued, and our version would be behind what is on
             # disk. The next save would meet BadVersion and fence the topic.
-            self._version = (await self._storage.metadata.transact(puts))[-1]
+            is_urgent = new_ledger_id is None and properties is None
+            self._version = (await self._storage.metadata.transact(puts, is_urgent=is_urgent))[-1]
         self.terminated = new_terminated
         self.properties = new_properties
 

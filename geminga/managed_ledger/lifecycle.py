@@ -4,13 +4,14 @@ on disk first.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
 import trio
 
-from geminga.errors import GemingaError, PeerError, ServiceNotReady, TopicTerminated
+from geminga.errors import GemingaError, PeerError, ReadOnly, ServiceNotReady, TopicTerminated
 from geminga.managed_ledger.chain.appender import Appender
 from geminga.managed_ledger.chain.rollover import ledgers_to_drop
 from geminga.managed_ledger.chain.state import State
@@ -23,6 +24,11 @@ from geminga.managed_ledger.cursor_set import CursorSet
 from geminga.managed_ledger.opening import Recovered
 from geminga.position import Position
 
+log = logging.getLogger("geminga.managed_ledger")
+
+FULL_RETRY_S = 1.0
+"""After this time, what a full disk has refused is retried."""
+
 
 class Lifecycle:
     """Opening, rolling over, trimming, terminating, closing, deleting."""
@@ -31,6 +37,7 @@ class Lifecycle:
         "_deleted",
         "_garbage",
         "_lock",
+        "_retry_s",
         "_storage",
         "_tail_cache",
         "_tasks",
@@ -66,6 +73,8 @@ class Lifecycle:
         self._deleted = False
         self._lock: trio.Lock | None = None
         self._tasks: StartsTasks | None = None
+        self._retry_s = -math.inf
+        """No ledger is made or deleted before, because the disk was full."""
         self._wake: trio.Event | None = None
         """While its task runs."""
 
@@ -106,7 +115,13 @@ class Lifecycle:
             # A new ledger at each opening, as in Pulsar. The old one is never written again, so an entry id
             # that was used before a crash, with or without a receipt, is never used twice.
             self.appender.become(State.CREATING)
-            await self._create_ledger()
+            try:
+                await self._create_ledger()
+            except ReadOnly as full:
+                # What is there can be read without a ledger to write to. A new topic has nothing.
+                if not self.chain.ids:
+                    raise
+                self.appender.wait_for_space(full)
         else:
             self.appender.recovered_terminated(Position(*self.record.terminated))
         # After the chain is complete: a cursor is moved to a position that the chain has.
@@ -115,7 +130,7 @@ class Lifecycle:
 
     def cache_if_read(self) -> None:
         """Without cursors that read nothing is kept in the tail cache."""
-        # Only system cursors (deduplication's) read at their own pace; a topic without consumers would fill
+        # System cursors read at their own pace, or not at all; a topic without consumers would fill
         # the tail cache for nothing and push out others' entries.
         self.appender.cache(any(not cursor.is_system for cursor in self.cursors.by_name.values()))
 
@@ -150,6 +165,8 @@ class Lifecycle:
         return self.cursors.due or bool(self._garbage) or self._is_to_be_rolled()
 
     def _is_to_be_rolled(self) -> bool:
+        if self.appender.full is not None:
+            return self.state is State.CREATING
         return self.state is State.ROLLING and not self.appender.unconfirmed
 
     def _wake_up(self) -> None:
@@ -174,10 +191,12 @@ class Lifecycle:
         interval_s = self._storage.settings.cursor_persist_interval_ms / 1000
         persist_due_s = math.inf
         while self._is_alive():
-            if self._is_to_be_rolled():
-                await self._fencing(self._roll)
-            if self._garbage:
-                nursery.start_soon(self._task, self._delete_garbage)
+            if trio.current_time() >= self._retry_s:
+                self._retry_s = -math.inf
+                if self._is_to_be_rolled() and not await self._fencing(self._roll):
+                    self._retry_s = trio.current_time() + FULL_RETRY_S
+                if self._garbage:
+                    nursery.start_soon(self._collect)
             if trio.current_time() >= persist_due_s:
                 persist_due_s = math.inf
                 nursery.start_soon(self._task, self.cursors.persist)
@@ -187,7 +206,8 @@ class Lifecycle:
                 persist_due_s = trio.current_time() + interval_s
             if persist_due_s == math.inf and not self._has_work() and not nursery.child_tasks:
                 return
-            with trio.move_on_at(persist_due_s):
+            retry_s = self._retry_s if self._retry_s > 0 else math.inf
+            with trio.move_on_at(min(persist_due_s, retry_s)):
                 await self._woken()
 
     async def _woken(self) -> None:
@@ -195,11 +215,20 @@ class Lifecycle:
         await self._wake.wait()
         self._wake = trio.Event()
 
-    async def _fencing(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def _fencing(self, work: Callable[[], Awaitable[None]]) -> bool:
+        """False if the disk is full: nothing has changed, and the work is to be retried."""
         try:
             await work()
+        except ReadOnly:
+            return False
         except GemingaError as error:
             self.appender.fence(error)
+        return True
+
+    async def _collect(self) -> None:
+        if not await self._fencing(self._delete_garbage):
+            self._retry_s = trio.current_time() + FULL_RETRY_S
+        self._wake_up()
 
     async def _task(self, work: Callable[[], Awaitable[None]]) -> None:
         await self._fencing(work)
@@ -243,12 +272,23 @@ class Lifecycle:
         appender.refuse()
         appender.fail_queue(ServiceNotReady(f"{self.name} is closing"))
         await appender.drained()
-        # After the last confirmation: consumers may have acknowledged what was confirmed while closing.
-        await self.cursors.persist_all()
-        if self.chain.newest_is_open and self.chain.tail.entry_id >= 0:
-            # Not needed to recover, but now the size of the last ledger is known for good.
-            self._close_newest()
-            await self.record.save()
+        try:
+            # After the last confirmation: consumers may have acknowledged what was confirmed while closing.
+            await self.cursors.persist_all()
+            if self.chain.newest_is_open and self.chain.tail.entry_id >= 0:
+                # Not needed to recover, but now the size of the last ledger is known for good.
+                self._close_newest()
+                await self.record.save()
+        except ReadOnly as full:
+            dirty = [name for name, cursor in self.cursors.by_name.items() if cursor.is_dirty]
+            if dirty:
+                log.warning(
+                    "%s: the last acknowledgements of %s could not be written, so their messages are "
+                    "delivered again: %s",
+                    self.name,
+                    ", ".join(dirty),
+                    full,
+                )
 
     async def terminate(self) -> Position:
         """Take no more entries, ever; returns the last position, which is on disk. Entries that had no ledger
@@ -270,6 +310,8 @@ class Lifecycle:
                 self._close_newest()
             try:
                 await self.record.save(terminated=appender.last_confirmed)
+            except ReadOnly:
+                raise  # it takes no entries, and its end can be written by another call
             except GemingaError as error:
                 appender.fence(error)
                 raise
@@ -293,7 +335,10 @@ class Lifecycle:
                 named = await self.record.delete()
                 self._deleted = True
                 self._garbage += [*self.chain.ids, *named]
-        await self._delete_garbage()
+        try:
+            await self._delete_garbage()
+        except ReadOnly as full:
+            log.warning("%s is deleted; the next start frees the space of its ledgers: %s", self.name, full)
 
     async def set_properties(self, properties: Mapping[str, str]) -> None:
         """Replace all properties but the internal ones; durable on return. ValueTooLarge, ServiceNotReady,
@@ -318,8 +363,8 @@ class Lifecycle:
             self.check_open()
             try:
                 yield self.record
-            except PeerError:
-                raise  # too large: nothing has changed
+            except (PeerError, ReadOnly):
+                raise  # too large, or a full disk: nothing has changed
             except GemingaError as error:
                 self.appender.fence(error)
                 raise
@@ -331,7 +376,12 @@ class Lifecycle:
             if self.state is State.ROLLING:
                 self.appender.become(State.CREATING)
                 self._close_newest()
-                await self._create_ledger()
+            if self.state is State.CREATING:
+                try:
+                    await self._create_ledger()
+                except ReadOnly as full:
+                    self.appender.wait_for_space(full)
+                    raise
 
     async def _create_ledger(self) -> None:
         storage = self._storage
@@ -351,7 +401,12 @@ class Lifecycle:
         while self._garbage:
             # Each deletion is shielded; a stop need not wait for all of them.
             await trio.lowlevel.checkpoint_if_cancelled()
-            await self._storage.delete_ledger(self._garbage.pop())
+            ledger_id = self._garbage.pop()
+            try:
+                await self._storage.delete_ledger(ledger_id)
+            except ReadOnly:
+                self._garbage.append(ledger_id)
+                raise
 
     async def trim(self, *, retains: bool = True) -> int:
         """Delete the ledgers that all durable cursors have passed and retention does not hold; returns how
@@ -359,7 +414,8 @@ class Lifecycle:
 
         Never the newest. Leaves a full or old ledger too, so that it can go next time: to be called now and
         then. Readers of a deleted ledger (non-durable cursors) go on at the first one that is left.
-        Whatever goes wrong fences the managed ledger, as in `run_in`, and is not raised.
+        Whatever goes wrong fences the managed ledger, as in `run_in`, and is not raised. On a full disk it is
+        retried instead.
         """
         dropped = 0
 
@@ -368,7 +424,9 @@ class Lifecycle:
             dropped = await self._drop_oldest(retains)
             await self._delete_garbage()
 
-        await self._fencing(drop)
+        if not await self._fencing(drop):
+            self._retry_s = trio.current_time() + FULL_RETRY_S
+            self._wake_up()
         return dropped
 
     async def _drop_oldest(self, retains: bool) -> int:

@@ -47,14 +47,18 @@ async def recover_chain(storage: Storage, *, create: bool, properties: Mapping[s
     empty: list[int] = []
     for info in record.ledgers:
         ledger = ChainLedger(info.ledger_id, info.entries, info.size_bytes, info.closed_ms)
-        if not ledger.closed_ms:
+        # A closed ledger has grown if it was closed while one of its entry logs was away. It cannot grow
+        # otherwise, since it is closed when all of its entries are durable.
+        has_grown = storage.bookie.inventory.keeps_logs and record.terminated is None
+        if not ledger.closed_ms or has_grown:
             # The bookie decides how long the ledger is. Its record has no count, since that would cost a
             # metadata write for each entry; recovery has made everything that can be read final.
             entries = storage.bookie.last_entry_id(ledger.ledger_id) + 1
-            # Sampled: quotas and statistics need the size, and reading a ledger of 2 GiB for it would hold up
-            # the start.
-            size_bytes = await size_by_sample(storage.bookie, ledger.ledger_id, entries)
-            ledger = ChainLedger(ledger.ledger_id, entries, size_bytes, now_ms)
+            if not ledger.closed_ms or entries > info.entries:
+                # Sampled: quotas and statistics need the size, and reading a ledger of 2 GiB for it would
+                # hold up the start.
+                size_bytes = await size_by_sample(storage.bookie, ledger.ledger_id, entries)
+                ledger = ChainLedger(ledger.ledger_id, entries, size_bytes, info.closed_ms or now_ms)
         # Empty ledgers go, or each restart would add one to the record. A terminated topic keeps its last
         # one, because its last position may stand in it.
         if ledger.entries or record.terminated is not None:

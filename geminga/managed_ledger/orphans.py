@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from geminga.bookie.records.records import Run
 from geminga.errors import LedgerNotFound
+from geminga.events.recording import Record, unrecorded
 from geminga.managed_ledger.cursor.bucket_properties import named_ledgers
 from geminga.metadata import records
 from geminga.metadata.records import CursorRecord, LedgerRecord, ManagedLedgerRecord
@@ -87,39 +89,59 @@ def named_by_topic(
 
 
 class MissingEntries:
-    """Entries of closed ledgers that a topic's record has confirmed, and that the bookie has not."""
+    """Entries that a topic has confirmed, and that the bookie has not.
+
+    The record of a closed ledger says how many there are. The last ledger of a topic has no such number until
+    it is closed. After a mismatch, or damage, it is compared with its own last entry.
+    """
 
     def __init__(self, bookie: Bookie) -> None:
         self._bookie = bookie
         self._usage = bookie.inventory.usage()
-        self._is_log_missing = bookie.inventory.lacks_entries()
-        self.by_topic: dict[str, list[str]] = {}
-        """Ranges of positions, by path of the topic."""
+        found = bookie.recovery
+        # Exact where sums are not: entries behind a log's end have their rows still.
+        self._lacking = {run.ledger_id for run in bookie.missing_at_start}
+        self._looks_at_open = bookie.inventory.keeps_logs or bool(found.entries_lost or found.entries_missing)
+        self.by_topic: dict[str, list[Run]] = {}
+        """By path of the topic; entries of several ledgers, ascending."""
 
     def look_at(self, path: str, record: ManagedLedgerRecord) -> None:
         """One comparison for each ledger that has what it should."""
         for info in record.ledgers:
             usage = self._usage.get(info.ledger_id)
+            entries = info.entries
+            if not info.closed_ms and self._looks_at_open:
+                entries = self._bookie.last_entry_id(info.ledger_id) + 1
             # Sums first, since a start with many topics must not read every ledger's rows.
-            if (usage is None or usage.entries < info.entries or self._is_log_missing) and info.entries:
-                for first, last in self._bookie.inventory.missing(info.ledger_id, info.entries):
-                    text = f"{info.ledger_id}:{first} to {info.ledger_id}:{last}"
-                    self.by_topic.setdefault(path, []).append(text)
+            is_short = usage is None or usage.entries < entries or info.ledger_id in self._lacking
+            if is_short and entries:
+                for first, last in self._bookie.inventory.missing(info.ledger_id, entries):
+                    self.by_topic.setdefault(path, []).append(Run(info.ledger_id, first, last))
 
-    def log(self) -> None:
-        """An ERROR for each topic, with what to do; bounded."""
-        for path, ranges in list(self.by_topic.items())[:TOPICS_NAMED_MAX]:
-            more = len(ranges) - RANGES_NAMED_MAX
+    def tell(self, record: Record) -> None:
+        """An ERROR and an event for each topic, with what to do; bounded. Statistics get the number."""
+        self._bookie.inventory.tell_missing(sum(map(_entries, self.by_topic.values())))
+        for path, runs in list(self.by_topic.items())[:TOPICS_NAMED_MAX]:
+            topic = str(records.topic_of(path))
+            ranges = ", ".join(
+                f"{run.ledger_id}:{run.first} to {run.ledger_id}:{run.last}"
+                for run in runs[:RANGES_NAMED_MAX]
+            )
+            if len(runs) > RANGES_NAMED_MAX:
+                ranges += f" and {len(runs) - RANGES_NAMED_MAX} more ranges"
+            record("entries-missing", topic=topic, text=ranges, counts={"entries": _entries(runs)})
             log.error(
-                "%s: confirmed entries are not in the bookie: %s%s; consumers wait there until the files are "
-                "back, 'geminga topics skip' takes a subscription past, or, with the broker stopped, "
-                "'geminga bookie unrecorded restore' takes out those at a ledger's end",
-                records.topic_of(path),
-                ", ".join(ranges[:RANGES_NAMED_MAX]),
-                f" and {more} more ranges" if more > 0 else "",
+                "%s: confirmed entries are not in the bookie: %s; consumers wait there until the files are "
+                "back, or 'geminga topics skip' takes a subscription past them",
+                topic,
+                ranges,
             )
         if len(self.by_topic) > TOPICS_NAMED_MAX:
             log.error("entries of %d topics are missing in all", len(self.by_topic))
+
+
+def _entries(runs: Sequence[Run]) -> int:
+    return sum(run.last - run.first + 1 for run in runs)
 
 
 async def existing_ledgers(metadata: MetadataStore, ledger_ids: Sequence[int]) -> set[int]:
@@ -136,16 +158,18 @@ async def existing_ledgers(metadata: MetadataStore, ledger_ids: Sequence[int]) -
     return existing
 
 
-async def sweep_orphan_ledgers(bookie: Bookie, metadata: MetadataStore) -> list[int]:
-    """Delete all orphans, bookie first, then their records; returns their ids. Entries that a topic's record
-    has confirmed and that are not there are named in the log. To be called at a start, before any managed
-    ledger is open: one being created looks like an orphan. StorageError.
+async def sweep_orphan_ledgers(
+    bookie: Bookie, metadata: MetadataStore, record: Record = unrecorded
+) -> list[int]:
+    """Delete all orphans, bookie first, then their records; returns their ids. Entries that a topic has
+    confirmed and that are not there are named in the log, and by events. To be called at a start, before any
+    managed ledger is open: one being created looks like an orphan. StorageError.
 
     Cancelling leaves the rest for the next start.
     """
     missing = MissingEntries(bookie)
     orphans = find_orphan_ledgers(metadata, missing.look_at)
-    missing.log()
+    missing.tell(record)
     for ledger_id in orphans:
         try:
             await bookie.delete_ledger(ledger_id)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import NamedTuple
 
 import trio
@@ -16,6 +16,7 @@ import trio
 from geminga.errors import StorageError
 from geminga.limits import KIB, MIB
 from geminga.metadata.node import VALUE_BYTES_MAX, Stored, encode_row
+from geminga.storage.disk_errors import DiskFull
 from geminga.storage.key_value import KeyValue
 
 # A batch is built in memory and is one record of RocksDB's log: a larger one would also hold up its waiters.
@@ -52,10 +53,13 @@ class Request:
         self._error: StorageError | None = None
 
     async def wait(self) -> None:
-        """Raises StorageError if the write failed; whether it is on disk is then unknown."""
+        """Raises DiskFull if there was no space, and nothing was written. Raises StorageError if the write
+        failed; whether it is on disk is then unknown.
+        """
         await self._done.wait()
         if self._error is not None:
-            raise StorageError(str(self._error)) from self._error
+            kind = DiskFull if isinstance(self._error, DiskFull) else StorageError
+            raise kind(str(self._error)) from self._error
 
     def finish(self, error: StorageError | None) -> None:
         self._error = error
@@ -144,14 +148,18 @@ class GroupCommit:
                 while self._queue:
                     async with self._turn:
                         self._take_group()
-                        if self._threaded:
-                            # Not cancellable: a group given up half-way would be durable or not, with no one
-                            # left to say which.
-                            await trio.to_thread.run_sync(self._commit, limiter=self._limiter)
+                        try:
+                            if self._threaded:
+                                # Not cancellable: a group given up half-way would be durable or not, with no
+                                # one left to say which.
+                                await trio.to_thread.run_sync(self._commit, limiter=self._limiter)
+                            else:
+                                await trio.lowlevel.checkpoint()
+                                self._commit()
+                        except DiskFull as full:
+                            self._refuse_all(full)
                         else:
-                            await trio.lowlevel.checkpoint()
-                            self._commit()
-                        self._complete_group()
+                            self._complete_group()
         except StorageError as error:
             reason = error
             raise
@@ -198,11 +206,25 @@ class GroupCommit:
         self._committing.clear()
         self._room.unpark_all()
 
+    def _refuse_all(self, full: DiskFull) -> None:
+        """Nothing of the group was written. Queued requests fail with it: their versions may follow from it,
+        and the disk has no space for them either.
+        """
+        requests = (*self._committing, *self._queue)
+        self.durable.clear()
+        self._newest.clear()
+        self._bytes = 0
+        self._fail(requests, full)
+
     def _stop(self, reason: StorageError) -> None:
         self._stopped = reason
-        for request in (*self._committing, *self._queue):
-            request.finish(reason)
+        self._fail((*self._committing, *self._queue), reason)
+
+    def _fail(self, requests: Sequence[Request], reason: StorageError) -> None:
+        self._committing.clear()
         self._queue.clear()
+        for request in requests:
+            request.finish(reason)
         self._room.unpark_all()
 
     def _check_accepting(self) -> None:

@@ -49,7 +49,8 @@ class LedgerIds:
                 first, version = decode(LedgerIdsRecord, stored.value, path).next_id, stored.version
             end = first + self._block_size
             try:
-                await self._store.put(path, encode(LedgerIdsRecord(next_id=end)), version)
+                # Urgent: a cursor's next ledger needs an id, too, and a block is a single small write.
+                await self._store.put(path, encode(LedgerIdsRecord(next_id=end)), version, is_urgent=True)
             except BadVersion:
                 # A cancelled call of ours took the block after all, and it stays unused. Take the next.
                 continue

@@ -28,7 +28,9 @@ from geminga.metadata.node import (
     ValueTooLarge,
     decode_row,
 )
+from geminga.metadata.space_reserve import SpaceReserve
 from geminga.metadata.watch import Change, ChangeKind, Watchers
+from geminga.storage.disk_errors import DiskFull
 from geminga.storage.key_value import KeyValue
 
 __all__ = [
@@ -75,11 +77,16 @@ class _ConflictError(Exception):
 class MetadataStore:
     """Versioned puts and deletes on a `KeyValue`. Belongs to one trio loop; writes end only while `run` runs.
 
+    While `reserve` refuses, only deletions and urgent writes are accepted.
+
     `threaded=False` commits on the loop itself, for tests that must be deterministic.
     """
 
-    def __init__(self, key_value: KeyValue, *, threaded: bool = True) -> None:
+    def __init__(
+        self, key_value: KeyValue, reserve: SpaceReserve | None = None, *, threaded: bool = True
+    ) -> None:
         self._key_value = key_value
+        self._reserve = reserve
         self._writer = GroupCommit(key_value, self._publish, threaded=threaded)
         self._watchers = Watchers()
         self._conflicts = 0
@@ -87,7 +94,8 @@ class MetadataStore:
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Commit queued writes, until cancelled.
 
-        A failed write raises StorageError here and in every waiter. Cancelling lets the current group
+        On a full disk, waiters get DiskFull, and this continues. Any other failed write raises StorageError
+        here and in every waiter. Cancelling lets the current group
         finish. Writes that are still queued, and every later one, are refused with StorageError.
         """
         try:
@@ -171,15 +179,22 @@ class MetadataStore:
 
     # --- writing: durable on return ---
 
-    async def put(self, path: str, value: bytes, expected_version: int | None = ANY_VERSION) -> int:
+    async def put(
+        self,
+        path: str,
+        value: bytes,
+        expected_version: int | None = ANY_VERSION,
+        *,
+        is_urgent: bool = False,
+    ) -> int:
         """Write the node and return its new version; durable on return.
 
         Raises BadVersion unless the node has `expected_version` (MUST_NOT_EXIST: is absent; ANY_VERSION:
         always written). The earlier write is durable by then, so a second read sees it. Raises
-        ValueTooLarge, StorageError. If cancelled while it waits for room, nothing happens; if cancelled
-        later, the node is written all the same.
+        ValueTooLarge, StorageError; after DiskFull nothing was written. If cancelled while it waits for room,
+        nothing happens; if cancelled later, the node is written all the same.
         """
-        return (await self.transact([Put(path, value, expected_version)]))[0]
+        return (await self.transact([Put(path, value, expected_version)], is_urgent=is_urgent))[0]
 
     async def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> None:
         """Remove the node; durable on return. Raises KeyMissing, BadVersion, and as `put`. Its children
@@ -187,8 +202,11 @@ class MetadataStore:
         """
         await self.transact([], [Delete(path, expected_version)])
 
-    async def transact(self, puts: Sequence[Put], deletes: Sequence[Delete] = ()) -> list[int]:
+    async def transact(
+        self, puts: Sequence[Put], deletes: Sequence[Delete] = (), *, is_urgent: bool = False
+    ) -> list[int]:
         """Write all or nothing with one sync; returns the new versions of the puts. Each path at most once.
+        Urgent is what frees space, and what acknowledgements need.
 
         Errors and cancelling as for `put` and `delete`.
         """
@@ -198,6 +216,8 @@ class MetadataStore:
             if len(put.value) > VALUE_BYTES_MAX:
                 raise ValueTooLarge(f"{put.path[:200]}: {len(put.value)} bytes, at most {VALUE_BYTES_MAX}")
             size_bytes += len(put.value)
+        if puts and not is_urgent and self._reserve is not None and (why := self._reserve.refusal()):
+            raise DiskFull(why)
         # Waits before versions are checked: afterwards they might be outdated.
         await self._writer.wait_room(size_bytes)
         try:

@@ -141,9 +141,11 @@ class Backup:
         async with self._bookie.files.keeping():
             async with self._metadata.paused():
                 await self._disk.run(self._checkpoint, target, lists, moved)
-                # After the indexes: their marks are behind none of these ends then.
+                # Entry logs between the indexes and the ends of the journals: what the indexes do not know of
+                # the logs is in the journals then, as after a crash.
+                logs = await self._disk.run(self._logs, target, lists, moved)
                 ends = self._bookie.files.journal_ends()
-                files = await self._disk.run(self._files, target, lists, moved, ends)
+                files = [*await self._disk.run(self._journals, target, lists, moved, ends), *logs]
             if moved != lists:
                 await self._record_lists(target, moved)  # before all else: it names the originals
             await self._disk.run(self._check_space, target, files)
@@ -176,7 +178,7 @@ class Backup:
             cookie = disk.read_file(f"{absolute(self._data_dir, old)}/{COOKIE}")
             disk.replace_file(f"{absolute(target, new)}/{COOKIE}", cookie)
 
-    def _files(
+    def _journals(
         self, target: str, lists: DirectoryLists, moved: DirectoryLists, ends: Sequence[JournalPosition]
     ) -> list[_Cut]:
         disk, cuts = self._disk, []
@@ -192,6 +194,11 @@ class Backup:
                 is_last = journal_id == end.journal_id
                 length = max(end.offset, FILE_HEADERS_BYTES_MAX) if is_last else -1
                 cuts.append(_Cut(f"{source}/{name}", f"{copy}/{name}", length, is_last))
+        return [cut for cut in map(self._measured, cuts) if cut is not None]
+
+    def _logs(self, target: str, lists: DirectoryLists, moved: DirectoryLists) -> list[_Cut]:
+        disk = self._disk
+        cuts: list[_Cut] = []
         for old, new in zip(lists.ledgers, moved.ledgers, strict=True):
             source, copy = (
                 entry_log_directory(absolute(root, name)) for root, name in self._roots(target, old, new)
@@ -202,7 +209,7 @@ class Backup:
                 for name in disk.list(source)
                 if parse_id(name, ENTRY_LOG_SUFFIX) is not None
             ]
-        return [cut for cut in map(self._measured, cuts) if cut is not None]
+        return cuts
 
     def _roots(self, target: str, old: str, new: str) -> tuple[tuple[str, str], tuple[str, str]]:
         return (self._data_dir, old), (target, new)

@@ -33,6 +33,8 @@ from geminga.storage.real_file import FILE_MODE, Buffer, RealFile
 
 T = TypeVar("T")
 
+UNLIMITED_BYTES = 1 << 62
+
 WORKERS_MAX = 8
 """The limit of blocking calls that `RealDisk.run` runs at a time."""
 DIRECTORY_MODE = 0o700
@@ -134,11 +136,17 @@ class Disk(Protocol):
         ...
 
     def free_bytes(self, path: str) -> int:
-        """Bytes that this user may still write."""
+        """Bytes that this user may still write; `UNLIMITED_BYTES` if the file system counts no blocks."""
+        ...
+
+    def free_inodes(self, path: str) -> int | None:
+        """Files that this user may still create; None if the file system has no limit of its own."""
         ...
 
     def total_bytes(self, path: str) -> int:
-        """Free and used bytes together, without those reserved for other users."""
+        """Free and used bytes together, without those reserved for other users; `UNLIMITED_BYTES` if the file
+        system counts no blocks.
+        """
         ...
 
     def read_file(self, path: str) -> bytes: ...
@@ -244,8 +252,16 @@ class RealDisk:
             return shutil.disk_usage(path).free
         with translated("ask for free space", path):
             facts = os.statvfs(path)
-        # `f_bavail` and not `f_bfree`: the difference is reserved for root.
-        return facts.f_bavail * facts.f_frsize
+        # `f_bavail` and not `f_bfree`: the difference is reserved for root. A tmpfs of size 0 has no
+        # limit and /proc has no blocks: neither is full.
+        return facts.f_bavail * facts.f_frsize if facts.f_blocks else UNLIMITED_BYTES
+
+    def free_inodes(self, path: str) -> int | None:
+        if sys.platform == "win32":
+            return None
+        with translated("ask for free inodes", path):
+            facts = os.statvfs(path)
+        return facts.f_favail if facts.f_files else None  # btrfs, for one, makes inodes as it needs them
 
     def total_bytes(self, path: str) -> int:
         if sys.platform == "win32":
@@ -254,7 +270,8 @@ class RealDisk:
             facts = os.statvfs(path)
         # Without the blocks that only root may use: with them, a disk that is full for this user might never
         # reach the share at which the bookie becomes read-only.
-        return (facts.f_blocks - facts.f_bfree + facts.f_bavail) * facts.f_frsize
+        blocks = facts.f_blocks - facts.f_bfree + facts.f_bavail
+        return blocks * facts.f_frsize if facts.f_blocks else UNLIMITED_BYTES
 
     def read_file(self, path: str) -> bytes:
         # Unbuffered: all of it is read at once, and a buffer would only copy it.

@@ -5,24 +5,28 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Iterator
+from typing import Final
 
-from geminga.errors import StorageError
+from geminga.errors import ReadOnly, StorageError
+
+FULL_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT)
+"""The system's errors for a lack of bytes or inodes, or for a quota that is used up."""
 
 
 class DirectoryInUse(StorageError):
     """Another process holds the directory's lock."""
 
 
-class DiskFull(StorageError):
-    """No space is left: nothing was promised, and freeing space helps."""
+class DiskFull(ReadOnly):
+    """No bytes or no inodes are left: nothing was promised, and freeing space helps."""
 
 
 def storage_error(error: OSError, doing: str, path: str) -> StorageError:
     """A StorageError for the system's error, with the file's name and the system's text."""
-    text = f"{path}: cannot {doing}: {error.strerror or error}"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DiskFull(text)
-    return StorageError(text)
+    reason = error.strerror or str(error)
+    if error.errno in FULL_ERRORS:
+        return DiskFull(f"{path}: disk full, cannot {doing}: {reason}")
+    return StorageError(f"{path}: cannot {doing}: {reason}")
 
 
 @contextlib.contextmanager

@@ -1,11 +1,13 @@
 """The only way to RocksDB: an ordered map from bytes to bytes with atomic batches.
 
 `rocksdb.py` has the database itself, and facts about its binding. Here a call that fails for lack of
-descriptors or memory is retried if that is allowed, and the first failed write is final.
+descriptors or memory is retried if that is allowed, a write that finds the disk full is taken back, and any
+other failed write is final.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Protocol, TypeVar
@@ -13,9 +15,12 @@ from typing import Final, Protocol, TypeVar
 from geminga.errors import StorageError
 from geminga.limits import MIB
 from geminga.storage.descriptor_wait import Attempts, DescriptorWait, OutOfDescriptors, can_open
+from geminga.storage.disk_errors import DiskFull
 from geminga.storage.rocksdb import BlockCache, Database, Scan, is_closed, translate
+from geminga.storage.rocksdb_files import DatabaseFiles, LiveFiles
 
 T = TypeVar("T")
+log = logging.getLogger("geminga.storage")
 
 REOPENING_FILES = 4
 """The files that opening a database again needs beside the descriptors that closing it has released."""
@@ -36,7 +41,10 @@ class KeyValue(Protocol):
         """Apply a batch, puts first: all or nothing.
 
         With `sync`, this and all earlier writes are durable on return. Without it, a crash may lose the
-        write, but never an earlier one without this one. After a failure the map refuses every further write
+        write, but never an earlier one without this one.
+
+        Raises DiskFull if there is no space: the batch is not in the map then, nor after any restart, and
+        writes succeed again once there is space. After any other failure the map refuses every further write
         with StorageError, because the state of the failed one on disk is unknown.
         """
         ...
@@ -82,6 +90,9 @@ class RocksKeyValue:
     and reads wait meanwhile. Without waiting, calls raise OutOfDescriptors; for a write that is final, like
     any failure. A scan that was under way raises it, too, if it cannot continue with the state of its start.
 
+    On a full disk a write raises DiskFull, and reads go on. Each further write looks for space first, raises
+    DiskFull at once if there is too little, and otherwise opens the database for writing again.
+
     With `read_only` no byte of the directory changes: the write-ahead log is read into memory, and writes
     raise StorageError. The directory must exist, and the caller ensures that no process writes to it
     meanwhile.
@@ -103,6 +114,8 @@ class RocksKeyValue:
         self._failed: StorageError | None = None
         # The first failure is kept for good. What a failed write or sync left on the disk is unknown, and a
         # later sync may report success for pages that the kernel has dropped.
+        self._full: DiskFull | None = None
+        """Why the database is open for reading only until there is space."""
         self._closed = False
         self._writing = threading.Lock()
         """Held by every call that may have to open the database again."""
@@ -110,6 +123,9 @@ class RocksKeyValue:
         """Held by each read, which keeps the interpreter lock anyway, and while the database is replaced."""
         cache = block_cache or BlockCache(block_cache_bytes)
         self._database = Database(path, cache, write_buffer_bytes, read_only=read_only)
+        self._files = None if read_only else DatabaseFiles(path, self._live_files)
+        self._confirmed = self._database.sequence()
+        """The sequence number of the last write that has succeeded."""
 
     def get(self, key: bytes) -> bytes | None:
         return self._read(lambda: self._database.get(key))
@@ -127,6 +143,7 @@ class RocksKeyValue:
 
         with self._writing:
             self._check_writable()
+            self._find_space()
             self._change(apply, "write")
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -158,6 +175,7 @@ class RocksKeyValue:
     def flush(self) -> None:
         with self._writing:
             self._check_writable()
+            self._find_space()
             # With the writer's lock, although it writes nothing of its own: the database may have to be
             # opened again.
             self._change(self._database.sync, "sync")
@@ -171,9 +189,18 @@ class RocksKeyValue:
         """
         with self._writing:
             self._check_writable()
-            # Not final: a copy that fails says nothing about the database, and the disk of the copy may be
-            # another one.
-            self._change(lambda: self._database.checkpoint(path), f"copy to {path}", is_final=False)
+            if self._full is None:
+                # Not final: a copy that fails says nothing about the database, and the disk of the copy may
+                # be another one.
+                try:
+                    return self._change(
+                        lambda: self._database.checkpoint(path), f"copy to {path}", is_final=False
+                    )
+                except DiskFull:
+                    if self._full is None:
+                        raise
+            # RocksDB cannot flush its log into a table on the full disk. Its files do not change then.
+            self._database.copy_files(path)
 
     def memory_bytes(self) -> int:
         """Bytes of write buffers, table readers and the database's whole block cache (shared or not), as
@@ -182,6 +209,43 @@ class RocksKeyValue:
         # The gate, since the database may be closed for a moment while it is replaced.
         with self._gate:
             return self._database.memory_bytes()
+
+    # ---- files that something else has removed
+
+    def gone_files(self) -> list[str]:
+        """The paths of files that the database needs and that do not exist, or that of its directory if it is
+        another one than at the start; RocksDB itself goes on without them. For one thread at a time. Raises
+        StorageError if the directory cannot be listed.
+        """
+        assert self._files is not None, "read-only"
+        # On a full disk the database is open for reading only, and its logs are those of the last opening.
+        return self._files.gone() if self._full is None else []
+
+    def write_files_again(self) -> list[str]:
+        """Bring all that was written into files that have names, durable on return, and refuse further
+        writes. Returns the paths of needed files that are still gone: nothing has them open. Blocking.
+        """
+        assert self._files is not None, "read-only"
+        with self._writing:
+            if self._failed is None and not self._closed and self._files.is_in_place:
+                try:
+                    self._database.begin_log()
+                except Exception as error:
+                    # The log then keeps what it has, and is copied like any other file.
+                    log.warning("%s", translate(error, "flush", self.path))
+            # Before the copies: a merge that ends later would write to the removed manifest that its tables
+            # are gone, and delete them.
+            if not self._closed:
+                self._database.freeze()
+            self._failed = self._failed or StorageError(f"{self.path}: files were removed")
+            return self._files.write_again()
+
+    def _live_files(self) -> LiveFiles | None:
+        with self._gate:
+            try:
+                return None if self._closed else self._database.live_files()
+            except Exception as error:
+                raise self._translate(error, "look") from None
 
     def close(self) -> None:
         with self._writing:
@@ -194,10 +258,14 @@ class RocksKeyValue:
                 self._database.end_scans()
             try:
                 # After a failure nothing is flushed: RocksDB's state may be ahead of what is on the disk.
-                if self._failed is None and not self._read_only:
+                if self._failed is None and self._full is None and not self._read_only:
                     self._database.flush_tables()
             except Exception as error:
-                raise self._fail(error, "flush") from None
+                failure = self._fail(error, "flush")
+                if not isinstance(failure, DiskFull):
+                    raise failure from None
+                # Each write was synced into the log, or may be lost: the next opening reads it from there.
+                log.warning("%s: closed with what was written last in its log: %s", self.path, failure)
             finally:
                 self._close_database()
 
@@ -246,10 +314,17 @@ class RocksKeyValue:
             except Exception as error:
                 reason = self._database.shortage(error)
                 if not reason:
-                    raise (self._fail if is_final else self._translate)(error, doing) from None
+                    failure = self._translate(error, doing)
+                    # A checkpoint names the disk of the copy instead.
+                    if isinstance(failure, DiskFull) and (is_final or f"{self.path}/" in str(error)):
+                        self._go_back(failure)
+                    elif is_final and isinstance(failure, StorageError):
+                        self._failed = failure
+                    raise failure from None
             else:
                 if attempts is not None:
                     attempts.succeeded()
+                self._confirmed = self._database.sequence()
                 return
             attempts = attempts or Attempts(self._descriptors, self.path, doing)
             try:
@@ -276,6 +351,36 @@ class RocksKeyValue:
                 attempts.failed(reason)
             else:
                 return
+
+    # ---- on a full disk
+
+    def _go_back(self, full: DiskFull) -> None:
+        """Make the state before the failed write the only one, in memory and on disk."""
+        log.error("%s: changes are refused until there is space: %s", self.path, full)
+        try:
+            with self._gate:
+                self._database.go_back(self._confirmed)
+        except StorageError as error:
+            self._failed = error
+            raise
+        self._full = full
+
+    def _find_space(self) -> None:
+        """Open the database for writing again after a full disk. Raises DiskFull if there is no space."""
+        if self._full is None:
+            return
+        if not self._database.has_room_to_open():
+            raise DiskFull(str(self._full))
+        try:
+            with self._gate:
+                self._database.open_for_writing(self._confirmed)
+        except DiskFull:
+            raise
+        except StorageError as error:
+            self._failed = error
+            raise
+        log.warning("%s: there is space, changes are written again", self.path)
+        self._full = None
 
     def _check_writable(self) -> None:
         if self._failed is not None:

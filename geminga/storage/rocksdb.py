@@ -20,12 +20,17 @@ Facts about `rocksdict` that the shape of both files comes from, each held by a 
 - After a background flush, a merge of tables or a new log could not open its file, each write fails until the
   database is opened again; reads go on. Where only descriptors or memory were lacking, that is done here, and
   the write is applied again: see `Database.replace`.
+- A full disk stops every write, too. RocksDB looks for space every five seconds, and then writes tables of
+  all that it has in memory, also of a batch whose sync has failed. `DB::Resume` is not bound. So the database
+  is closed at once, the logs are cut behind the last confirmed write, and it is opened for reading only until
+  there is space (`Database.go_back`).
 - An iterator that could not open a table stays failed, and one of a `snapshot()` sees later writes. So a scan
   goes on with a new iterator, and only if nothing was written since it began: sequence numbers tell.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import weakref
@@ -34,15 +39,23 @@ from collections.abc import Iterable
 import rocksdict
 
 from geminga.errors import StorageError
+from geminga.limits import MIB
 from geminga.storage.descriptor_wait import SHORTAGES, OutOfDescriptors
-from geminga.storage.disk_errors import storage_error
+from geminga.storage.disk import RealDisk
+from geminga.storage.disk_errors import DiskFull, storage_error
 from geminga.storage.rocksdb_errors import shortage, translated
+from geminga.storage.rocksdb_files import LiveFiles
 from geminga.storage.rocksdb_log_format import synced_marker
-from geminga.storage.rocksdb_logs import check_logs
+from geminga.storage.rocksdb_logs import check_logs, cut_logs
 from geminga.storage.rocksdb_options import database_options
 
 log = logging.getLogger("geminga.storage")
 
+OPENING_BYTES = MIB
+"""What an opening for writing takes beside the tables: a manifest, options, a log."""
+OPENING_FILES = 16
+_NOT_COPIED = frozenset({"LOCK", "LOG"})
+"""RocksDB's lock and diary."""
 _BINDING_FILE = "rocksdict-config.json"
 """Beside RocksDB's files; whatever its content, it is rewritten at each opening."""
 
@@ -86,7 +99,6 @@ class Database:
         self._path = path
         self._block_cache = cache
         self._write_buffer_bytes = write_buffer_bytes
-        self._read_only = read_only
         # Weak: a scan that its caller dropped must not keep its iterator, which pins tables and the
         # directory's lock.
         self._scans: weakref.WeakSet[Scan] = weakref.WeakSet()
@@ -97,7 +109,7 @@ class Database:
         self._sequence = 0
         """Up to where it was written when it was closed for that."""
         _check_name(path)
-        self._db = self._opened()
+        self._db = self._opened(read_only=read_only)
 
     def get(self, key: bytes) -> bytes | None:
         return self._db.get(key)
@@ -112,6 +124,10 @@ class Database:
         # A caller may only want to sync what was written before.
         if len(batch):
             self._db.write(batch, self._no_sync)
+
+    def sequence(self) -> int:
+        """The number of the last operation that was applied."""
+        return self._db.latest_sequence_number()
 
     def sync(self) -> None:
         """All that was applied survives a power cut on return."""
@@ -194,11 +210,51 @@ class Database:
         """See `RocksKeyValue.checkpoint`."""
         rocksdict.Checkpoint(self._db).create_checkpoint(path)
 
+    def copy_files(self, path: str) -> None:
+        """Copy all files into a new directory, durable on return; only after `go_back`, when none of them
+        changes. StorageError.
+        """
+        disk = RealDisk()
+        disk.make_directory(path)
+        for name in disk.list(self._path):
+            if name in _NOT_COPIED or not os.path.isfile(f"{self._path}/{name}"):
+                continue  # RocksDB has no directories in its own
+            copy = disk.create(f"{path}/{name}")
+            try:
+                for piece in disk.read_pieces(f"{self._path}/{name}", MIB):
+                    copy.append(piece)
+                copy.sync()
+            finally:
+                copy.close()
+        disk.sync_directory(path)
+
     def memory_bytes(self) -> int:
         """Write buffers, table readers and the whole block cache (shared or not), as RocksDB counts."""
         names = ("rocksdb.cur-size-all-mem-tables", "rocksdb.estimate-table-readers-mem")
         counts = [0 if self._lacking else self._db.property_int_value(name) or 0 for name in names]
         return sum(counts) + self._block_cache.usage_bytes()
+
+    def live_files(self) -> LiveFiles | None:
+        """The files that the database needs now; None while it is closed."""
+        if self._lacking or self._ended:
+            return None
+        tables = frozenset(str(table["name"]).lstrip("/") for table in self._db.live_files())
+        # RocksDB's own words: the smallest number of a write-ahead log that still has to be kept.
+        oldest_log = int(self._db.property_value("rocksdb.min-log-number-to-keep") or 0)
+        return LiveFiles(tables, oldest_log)
+
+    def begin_log(self) -> None:
+        """Make tables of all that was written, and begin a new log, also if nothing was written since the
+        last one was begun. Durable on return.
+        """
+        self.sync()  # its marker is a write, and without any RocksDB flushes nothing and keeps its log
+        self._db.flush(True)
+
+    def freeze(self) -> None:
+        """Change no file from now on. Waits for flushes and merges that are under way; closing flushes
+        nothing.
+        """
+        self._db.cancel_all_background(True)
 
     # ---- closing, and opening again
 
@@ -243,7 +299,7 @@ class Database:
             except Exception as error:
                 if not self.shortage(error):
                     raise translate(error, "close", self._path) from None
-        database = self._opened()
+        database = self._opened(read_only=False)
         found = database.latest_sequence_number()
         # Counted, because RocksDB recovers up to the first record that it cannot read and reports success.
         if found < self._sequence:
@@ -252,13 +308,71 @@ class Database:
             raise StorageError(f"{self._path}: opened again, it has {found} of {self._sequence} writes")
         self._db = database
         self._lacking = ""
+        self._continue_scans(found)
+
+    def go_back(self, sequence: int) -> None:
+        """Close it, remove every write behind `sequence`, and open it for reading only, which needs no space.
+
+        Raises StorageError if the database does not have exactly the writes up to `sequence` then. It is
+        closed after an error.
+        """
+        self._close_for_good()
+        # RocksDB keeps a batch whose sync has failed, and shows it: as the failure was reported, the batch
+        # must not be there after the next opening, nor before it.
+        cut_logs(RealDisk(), self._path, sequence)
+        self._open_at(sequence, read_only=True)
+
+    def open_for_writing(self, sequence: int) -> None:
+        """Undo `go_back`, once there is space. Errors as there; DiskFull leaves it as `go_back` did."""
+        self._close_for_good()
+        try:
+            self._open_at(sequence, read_only=False)
+        except DiskFull:
+            # The opening has at most put the content of the logs into tables, too.
+            self._open_at(sequence, read_only=True)
+            raise
+
+    def _close_for_good(self) -> None:
         for scan in list(self._scans):
-            if scan.last is not None and scan.sequence == found:
+            scan.end()
+        # Without it, `close` flushes what is in memory, also a batch whose sync has failed. All that was
+        # confirmed is in the log.
+        self._db.cancel_all_background(True)
+        # The flush that did not happen, and the full disk once more.
+        with contextlib.suppress(Exception):
+            self._db.close()
+
+    def _open_at(self, sequence: int, *, read_only: bool) -> None:
+        database = self._opened(read_only=read_only)
+        found = database.latest_sequence_number()
+        # More: RocksDB has found space, and a failed write is in a table. Less: a confirmed write is lost.
+        if found != sequence:
+            database.close()
+            raise StorageError(
+                f"{self._path}: opened after a full disk, it has {found} writes, not {sequence}"
+            )
+        self._db = database
+        self._continue_scans(found)
+
+    def _continue_scans(self, sequence: int) -> None:
+        for scan in list(self._scans):
+            if scan.last is not None and scan.sequence == sequence:
                 # Now, before the next write. If it cannot be done the scan retries by itself.
                 try:
                     self._seek(scan, b"")
                 except Exception:
                     scan.end()
+
+    def has_room_to_open(self) -> bool:
+        """Whether there is space to open it for writing: that makes tables of all that is in the logs."""
+        disk = RealDisk()
+        logs = sum(
+            disk.size_of(f"{self._path}/{name}") for name in disk.list(self._path) if name.endswith(".log")
+        )
+        inodes = disk.free_inodes(self._path)
+        return disk.free_bytes(self._path) >= 2 * logs + OPENING_BYTES and (
+            inodes is None or inodes >= OPENING_FILES
+        )
 
     def give_up(self) -> None:
         """It will not be opened again: what comes now finds it closed, and does not wait."""
@@ -271,15 +385,15 @@ class Database:
         # By its text: the binding has no error codes.
         return shortage(str(error)) if type(error) is Exception else ""
 
-    def _opened(self) -> rocksdict.Rdict:
+    def _opened(self, *, read_only: bool) -> rocksdict.Rdict:
         # Before RocksDB opens them: a flipped bit in a length makes it drop all later writes in silence, and
         # one in a type makes it loop for ever.
         check_logs(self._path)
-        if not self._read_only:
+        if not read_only:
             _make_private_files()
         options = database_options(self._block_cache._cache, self._write_buffer_bytes)
         try:
-            return rocksdict.Rdict(self._path, options, access_type=_access(self._read_only))
+            return rocksdict.Rdict(self._path, options, access_type=_access(read_only))
         except Exception as error:
             raise translate(error, "open", self._path) from None
 

@@ -8,6 +8,7 @@ import re
 from typing import Final
 
 from geminga.errors import CorruptData, StorageError
+from geminga.storage.disk_errors import FULL_ERRORS, DiskFull
 
 _FILE_MISSING: Final = "IO error: No such file or directory: While open"
 """The database names a missing file."""
@@ -16,6 +17,7 @@ _OPENS: Final = re.compile(r"IO error: (while|when) (re|f)?open", re.IGNORECASE)
 follow. The intended operation may precede it. An open file that could not be written has
 `While appending to file`.
 """
+_FULL: Final = tuple(os.strerror(number) for number in FULL_ERRORS)
 _SHORT_OF: Final = tuple(f": {os.strerror(number)}" for number in (errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 
 
@@ -30,7 +32,10 @@ def shortage(text: str) -> str:
 
 
 def translated(text: str, doing: str, path: str) -> StorageError:
-    """CorruptData or StorageError for RocksDB's error, with the directory's path."""
+    """CorruptData, DiskFull or StorageError for RocksDB's error, with the directory's path."""
+    # RocksDB repeats this text for each later write, until it finds space or is opened again.
+    if text.startswith("IO error") and any(full in text for full in _FULL):
+        return DiskFull(f"{path}: disk full, cannot {doing}: {text}")
     if "/LOCK" in text and "lock" in text:
         return StorageError(f"{path}: in use by another process, or opened twice in this one ({text})")
     if text.startswith("Corruption"):

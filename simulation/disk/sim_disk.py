@@ -148,6 +148,8 @@ class SimDisk:
         """What all files together may hold, as readers see them; None: no limit."""
         self.free = 1 << 40
         """What `free_bytes` answers at most, whatever is written."""
+        self.inodes: int | None = None
+        """What `free_inodes` answers."""
         self._owed_s = 0.0
         self._chance = random.Random(seed)
         self._names = SimNames()
@@ -209,6 +211,9 @@ class SimDisk:
     def free_bytes(self, path: str) -> int:
         left = self.free if self.space_bytes is None else self.space_bytes - self._used_bytes()
         return max(0, min(self.free, left))
+
+    def free_inodes(self, path: str) -> int | None:
+        return self.inodes
 
     def total_bytes(self, path: str) -> int:
         return 1 << 40 if self.space_bytes is None else self.space_bytes

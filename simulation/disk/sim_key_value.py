@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 
 from geminga.errors import CorruptData, StorageError
+from geminga.storage.disk_errors import DiskFull
 
 Batch = tuple[tuple[tuple[bytes, bytes], ...], tuple[bytes, ...]]
 
@@ -23,8 +24,9 @@ class SimKeyValue:
     """Deterministic for a seed. `crash()` gives what a restart would find; the crashed one refuses all use.
 
     Set `before_write`, `before_sync` or `before_read` to a function to be called first thing at that step: it
-    may raise `SimulatedCrash` (then call `crash()`) or StorageError (then that step fails as on a broken
-    disk, and after a write or sync that failed all others are refused), or just count. Damage done with
+    may raise `SimulatedCrash` (then call `crash()`), DiskFull (then the batch is taken back), or another
+    StorageError (then that step fails as on a broken disk, and after a write or sync that failed all others
+    are refused), or just count. Damage done with
     `damage(key)` is met by `get` and by scans as CorruptData.
     """
 
@@ -55,6 +57,15 @@ class SimKeyValue:
     ) -> None:
         self._check_writable()
         batch: Batch = (tuple(puts), tuple(deletes))
+        before = dict(self._rows), len(self._unsynced)
+        try:
+            self._write(batch, sync=sync)
+        except DiskFull:
+            self._rows, self._sorted = before[0], None
+            del self._unsynced[before[1] :]
+            raise
+
+    def _write(self, batch: Batch, *, sync: bool) -> None:
         self._step(self.before_write)
         if batch[0] or batch[1]:
             self._unsynced.append(batch)
@@ -141,6 +152,8 @@ class SimKeyValue:
     def _step(self, before: Callable[[], None]) -> None:
         try:
             before()
+        except DiskFull:
+            raise
         except StorageError as error:
             self._failed = error
             raise

@@ -8,8 +8,8 @@ MUTANTS = (
     Mutant(
         "each-new-ledger-moves-the-last-confirmed-entry",
         "geminga/managed_ledger/chain/appender.py",
-        "        if self.last_confirmed.ledger_id < 0:\n",
-        "        if self.last_confirmed.entry_id >= -1:\n",
+        "        if self.last_confirmed.ledger_id < 0:\n            # The first ledger",
+        "        if self.last_confirmed.entry_id >= -1:\n            # The first ledger",
         ("tests/managed_ledger/chain/test_appender.py",),
         "a rollover after which the last confirmed entry is not the newest durable one",
     ),
@@ -71,5 +71,13 @@ MUTANTS = (
             "test_the_last_entry_before_a_ledger_tells_how_long_the_one_before_is",
         ),
         "that a reader's mark-delete position is in the ledger before, as in Pulsar",
+    ),
+    Mutant(
+        "unload-without-the-cursors",
+        "geminga/managed_ledger/lifecycle.py",
+        "            await self.cursors.persist_all()\n            if self.chain.newest_is_open",
+        "            if self.chain.newest_is_open",
+        ("tests/e2e/faults/test_e2e_unload_acks.py",),
+        "end to end: that an unload keeps the acknowledgements which the broker has taken",
     ),
 )

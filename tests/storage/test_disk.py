@@ -153,9 +153,9 @@ def test_a_full_disk_has_its_own_error() -> None:
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_a_failed_write_is_a_storage_error() -> None:
     file = RealDisk().open("/dev/full")
-    with pytest.raises(DiskFull, match="/dev/full: cannot write: No space left"):
+    with pytest.raises(DiskFull, match="/dev/full: disk full, cannot write: No space left"):
         file.pwrite(0, b"x")
-    with pytest.raises(DiskFull, match="/dev/full: cannot write"):
+    with pytest.raises(DiskFull, match="/dev/full: disk full, cannot write"):
         file.pwrite_many(0, [b"x", b"y"])
     file.close()
 

@@ -15,6 +15,11 @@ from geminga.storage.disk import Disk
 
 log = logging.getLogger("geminga.bookie")
 
+FREE_INODES_MIN = 128
+"""With fewer free inodes than this the bookie becomes read-only, too: journals, entry logs and the tables of
+the databases are files. A start needs about 50 of them.
+"""
+
 
 def refusal(free_bytes: int, total_bytes: int, settings: BookieSettings, *, read_only: bool) -> str:
     """Why nothing should be written; "" if there is enough space. A read-only bookie needs more space to
@@ -32,6 +37,15 @@ def refusal(free_bytes: int, total_bytes: int, settings: BookieSettings, *, read
     if usage > usage_max and free_bytes < settings.disk_free_bytes_enough:
         return f"it is {usage:.1%} full, more than {usage_max:.1%}"
     return ""
+
+
+def inode_refusal(free_inodes: int | None, *, read_only: bool) -> str:
+    """As `refusal`, for the number of files that can still be made; None: the file system has no limit."""
+    inodes_min = FREE_INODES_MIN * (3 if read_only else 2) // 2
+    if free_inodes is None or free_inodes >= inodes_min:
+        return ""
+    again = " to take entries again" if read_only else ""
+    return f"{free_inodes} inodes are free, {inodes_min} are needed{again}"
 
 
 def flush_refusal(free_bytes: int, wanted_bytes: int, settings: BookieSettings) -> str:
@@ -96,20 +110,21 @@ class DiskSpace:
     async def check(self) -> None:
         """Check now. Raises StorageError if a disk cannot be checked."""
         for directory in self._reasons:
-            free, total = await self._disk.run(_space, self._disk, directory)
+            free, total, inodes = await self._disk.run(_space, self._disk, directory)
             # A full disk has to have more free than one that is not: with one bound for both, each flush
             # would turn the bookie over.
             was_full = bool(self._reasons[directory])
-            self._become(directory, refusal(free, total, self._settings, read_only=was_full))
+            why = refusal(free, total, self._settings, read_only=was_full)
+            self._become(directory, why or inode_refusal(inodes, read_only=was_full))
 
     def is_full(self, directory: str, text: str) -> None:
         """A write failed for lack of space; the next check may change the state."""
         self._become(directory, text)
 
     def _become(self, directory: str, why: str) -> None:
-        reason = f"the bookie is read-only, its disk is full: {why}" if why else ""
+        reason = f"the bookie is read-only, its disk is full: {why} ({directory})" if why else ""
         if reason and not self._reasons[directory]:
-            log.error("%s (%s)", reason, directory)
+            log.error("%s", reason)
         elif not reason and self._reasons[directory]:
             log.warning("there is space again in %s", directory)
         self._reasons[directory] = reason
@@ -121,5 +136,5 @@ class DiskSpace:
             self._on_change()
 
 
-def _space(disk: Disk, directory: str) -> tuple[int, int]:
-    return disk.free_bytes(directory), disk.total_bytes(directory)
+def _space(disk: Disk, directory: str) -> tuple[int, int, int | None]:
+    return disk.free_bytes(directory), disk.total_bytes(directory), disk.free_inodes(directory)

@@ -10,7 +10,7 @@ from geminga.chaos.disk.faulty_disk import READ_KINDS, failed
 from geminga.chaos.rules.deciding import Facts
 from geminga.chaos.rules.faults import Faults
 from geminga.chaos.rules.killing import Points, has, kill_process
-from geminga.errors import StorageError
+from geminga.errors import ReadOnly, StorageError
 from geminga.storage.disk import Disk
 from geminga.storage.rocksdb import BlockCache
 
@@ -54,6 +54,8 @@ class FaultyIndexDatabase(IndexDatabase):
         hit = self._door.hit(Facts(operation=operation), None if operation == "write" else READ_KINDS)
         try:
             failed(hit, operation, self.path)
+        except ReadOnly:
+            raise  # nothing was written
         except StorageError as error:
             self._failure = error
             raise

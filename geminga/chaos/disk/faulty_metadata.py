@@ -11,6 +11,7 @@ from geminga.chaos.rules.faults import Faults
 from geminga.chaos.rules.killing import Points
 from geminga.errors import BadVersion, StorageError
 from geminga.metadata.records import LEDGERS, MANAGED_LEDGERS
+from geminga.metadata.space_reserve import SpaceReserve
 from geminga.metadata.store import Delete, MetadataStore, Put
 from geminga.storage.key_value import KeyValue
 from geminga.tracker.format.stored_bucket import KEY_PREFIX
@@ -22,20 +23,22 @@ _CURSOR = b'"record":"cursor"'
 class FaultyMetadata(MetadataStore):
     """A write is hit if one of its paths is selected."""
 
-    def __init__(self, key_value: KeyValue, faults: Faults) -> None:
-        super().__init__(key_value)
+    def __init__(self, key_value: KeyValue, reserve: SpaceReserve | None = None, *, faults: Faults) -> None:
+        super().__init__(key_value, reserve)
         self._door = faults.doors["metadata"]
         self._points = Points(faults.doors["process"])
 
-    async def transact(self, puts: Sequence[Put], deletes: Sequence[Delete] = ()) -> list[int]:
+    async def transact(
+        self, puts: Sequence[Put], deletes: Sequence[Delete] = (), *, is_urgent: bool = False
+    ) -> list[int]:
         if self._door.armed:
             await self._failed([put.path for put in puts] + [delete.path for delete in deletes])
         if not self._points.door.armed:
-            return await super().transact(puts, deletes)
+            return await super().transact(puts, deletes, is_urgent=is_urgent)
         points = [name for put in puts for name in self._points_of(put, puts)]
         if "bucket-sealed" in points:
             self._points.passed("bucket-sealed-before-metadata")
-        versions = await super().transact(puts, deletes)
+        versions = await super().transact(puts, deletes, is_urgent=is_urgent)
         for name in (*points, "metadata-written"):
             self._points.passed(name)
         return versions

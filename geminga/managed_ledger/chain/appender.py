@@ -63,6 +63,7 @@ class Appender:
         "entries_added",
         "error",
         "fenced",
+        "full",
         "last_confirmed",
         "ledger_bytes",
         "ledger_created_ms",
@@ -100,6 +101,8 @@ class Appender:
         self.error: GemingaError | None = None
         """The reason for a fence or the end."""
         self.fenced = False
+        self.full: ReadOnly | None = None
+        """Why the next ledger has to wait: the records of a new one do not fit on the disk."""
         self._on_fenced: Callable[[], None] = _nothing
         self._first_needed = first_needed
         self._closed_bytes = 0
@@ -209,6 +212,8 @@ class Appender:
 
     def _append_later(self, body: bytes, context: Any, parsed: Parsed | None) -> None:
         state = self.state
+        if self.full is not None:
+            raise ReadOnly(str(self.full))
         if state in QUEUEING:
             # Counted, not refused: the bytes have been read from the socket. The publisher's connection is
             # what waits.
@@ -272,7 +277,24 @@ class Appender:
             self._drained = None
 
     def _on_failed(self, error: StorageError) -> None:
-        self.fence(error)
+        if not isinstance(error, ReadOnly):
+            self.fence(error)
+            return
+        # None: they were failed when it was closed or fenced.
+        if not self._pending:
+            return
+        # The ledger continues with the ids of these entries, so what the tail cache has of them is outdated.
+        contexts, self._pending = self._pending, []
+        confirmed = self._chain.counts[self._chain.ids[-1]]
+        self.ledger_bytes = self.ledger_bytes * confirmed // (confirmed + len(contexts))
+        if self.caching and self._writer is not None:
+            self.cache(False)
+            self.cache(True)
+        self._fail(contexts, error)
+        # Those behind them too, or a producer's entries would be stored in another order than it sent them.
+        self.fail_queue(error)
+        self._wake_drained()
+        self._wake()
 
     def fence(self, error: GemingaError) -> None:
         """The storage failed, or the records have other content than this process wrote: accept and confirm
@@ -325,6 +347,7 @@ class Appender:
         record that names it are durable.
         """
         now_ms = self._clock.now_ms()
+        self.full = None
         self.become(State.OPEN)
         # Before `create_ledger`, whose first confirmation looks for the newest ledger of the chain.
         self._chain.append(ChainLedger(ledger_id, 0, 0, 0))
@@ -417,6 +440,15 @@ class Appender:
         """End: waiting entries fail with `error`, and later confirmations are ignored."""
         self.become(State.CLOSED)
         self._stop(error)
+
+    def wait_for_space(self, full: ReadOnly) -> None:
+        """The next ledger cannot be made: refuse entries until `open_ledger`. Readers go on."""
+        if self.full is None:
+            log.warning("%s takes no entries: its next ledger waits for space: %s", self.name, full)
+        self.full = full
+        if self.last_confirmed.ledger_id < 0:
+            self.last_confirmed = self._chain.tail
+        self.fail_queue(full)
 
     def ledgers_dropped(self) -> None:
         """The chain has dropped ledgers at its front, maybe with the last confirmed entry."""

@@ -8,19 +8,17 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from geminga.errors import GemingaError, PeerError, ServiceNotReady
+from geminga.errors import GemingaError, PeerError, ReadOnly, ServiceNotReady
 from geminga.managed_ledger.chain.ledger_chain import LedgerChain
 from geminga.managed_ledger.cursor.acknowledgments import Acknowledgments
 from geminga.managed_ledger.cursor.attachment import Attachment
 from geminga.managed_ledger.cursor.bucket_properties import swapped
 from geminga.managed_ledger.cursor.cursor_ledger import CursorLedger
 from geminga.managed_ledger.cursor.statistics import CursorStatistics
+from geminga.managed_ledger.cursor.system_cursors import SYSTEM_CURSORS
 from geminga.position import Position
 
 log = logging.getLogger("geminga.managed_ledger")
-
-DEDUPLICATION_CURSOR = "pulsar.dedup"
-"""Pulsar's name for the cursor of a topic's deduplication. It holds back ledgers; no consumer reads by it."""
 
 REPLICATED = "pulsar.replicated.subscription"
 """Pulsar's name for the property of a replicated subscription's cursor; its value is 1."""
@@ -83,8 +81,8 @@ class Cursor(Acknowledgments):
 
     @property
     def is_system(self) -> bool:
-        """Whether it is the broker's own and no subscription's: nothing is dispatched by it."""
-        return self.name == DEDUPLICATION_CURSOR
+        """Whether it is the broker's own and no subscription's: `system_cursors.py`."""
+        return self.name in SYSTEM_CURSORS
 
     @property
     def is_dirty(self) -> bool:
@@ -140,8 +138,8 @@ class Cursor(Acknowledgments):
             await self._write()
 
     async def _write(self) -> None:
-        """Write the state if it is due. Whatever keeps us from it fences the managed ledger: we do not know
-        any more what is on disk.
+        """Write the state if it is due. Any error but ReadOnly fences the managed ledger, because it is not
+        known any more what is on disk.
         """
         ledger = self._ledger
         if ledger is None or not self._dirty or self._closed:
@@ -154,7 +152,8 @@ class Cursor(Acknowledgments):
         except BaseException as error:
             # Cancelled too: the state may be on disk or not, and a second write of it does no harm.
             self._dirty = True
-            if isinstance(error, GemingaError):
+            # A full disk has refused the write: the next one says it all again.
+            if isinstance(error, GemingaError) and not isinstance(error, ReadOnly):
                 self._owner.fence(error)
             raise
         # Once until all fits again: a subscription with too many holes writes such a state four times a
@@ -202,6 +201,8 @@ class Cursor(Acknowledgments):
                 # sweep at the start; in the other order the subscription would come back without its states.
                 try:
                     await self._ledger.delete_record()
+                except ReadOnly:
+                    raise  # nothing has changed
                 except GemingaError as error:
                     self._owner.fence(error)
                     raise
@@ -270,8 +271,8 @@ class Cursor(Acknowledgments):
             self._check_open()
             try:
                 yield self._ledger
-            except PeerError:
-                raise  # properties that are too large: nothing has changed
+            except (PeerError, ReadOnly):
+                raise  # properties that are too large, or a full disk: nothing has changed
             except GemingaError as error:
                 self._owner.fence(error)
                 raise

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 import trio
 
-from geminga.errors import BadVersion, KeyMissing, LedgerNotFound, PeerError, StorageError
+from geminga.errors import BadVersion, KeyMissing, LedgerNotFound, PeerError, ReadOnly, StorageError
 from geminga.managed_ledger.chain.rollover import ManagedLedgerSettings
 from geminga.managed_ledger.cursor.attachment import check_room
 from geminga.managed_ledger.cursor.bucket_properties import named_ledgers
@@ -52,7 +52,7 @@ class Storage:
     async def create_ledger_record(self, purpose: Literal["data", "cursor", "bucket"]) -> int:
         """A new ledger id whose metadata record is durable."""
         ledger_id = await self.ledger_ids.next()
-        await self.metadata.transact([self.ledger_record(ledger_id, purpose)])
+        await self.metadata.transact([self.ledger_record(ledger_id, purpose)], is_urgent=purpose == "cursor")
         return ledger_id
 
     def ledger_record(self, ledger_id: int, purpose: Literal["data", "cursor", "bucket"]) -> Put:
@@ -99,6 +99,8 @@ class CursorLedger:
         self.record = record
         self._version = version
         self._writer: LedgerWriter | None = None
+        self._begun: LedgerWriter | None = None
+        """Of the next ledger, if a full disk has interrupted the switch to it."""
         self._ledger_id = -1
         self._ledger_bytes = 0
         self._durable_entry_id = -1
@@ -153,12 +155,17 @@ class CursorLedger:
         # No writer after an opening: a ledger that a previous process wrote is never written again, as with
         # topics.
         if self._writer is None or self._is_full():
-            # A switch that is cut in the middle leaves a ledger that no record names. The sweep would find
-            # it, at the next start only.
-            with trio.CancelScope(shield=True):
-                await self._switch(data, mark_delete)
-        else:
-            await self._append(self._writer, data)
+            try:
+                # A switch that is cut in the middle leaves a ledger that no record names. The sweep would
+                # find it, at the next start only.
+                with trio.CancelScope(shield=True):
+                    await self._switch(data, mark_delete)
+                return left_out
+            except ReadOnly:
+                if self._writer is None:
+                    raise
+        # The rollover waits for space; states still go to the ledger that the record names.
+        await self._append(self._writer, data)
         return left_out
 
     def _is_full(self) -> bool:
@@ -170,51 +177,63 @@ class CursorLedger:
 
     async def _append(self, writer: LedgerWriter, data: bytes) -> None:
         entry_id = writer.append(data)
-        self.last_entry_id = entry_id
-        self._ledger_bytes += len(data)
         while self._durable_entry_id < entry_id:
             if self._error is not None:
                 self.states_failed += 1
-                raise self._error
+                error = self._error
+                if isinstance(error, ReadOnly):
+                    self._error = None  # the ledger takes the next state once there is space
+                raise error
             if self._progress is None:
                 self._progress = trio.Event()
             await self._progress.wait()
+        self.last_entry_id = entry_id
+        self._ledger_bytes += len(data)
         self.states_saved += 1
         self.written_bytes += len(data)
 
     async def _switch(self, data: bytes, mark_delete: tuple[int, int]) -> None:
-        """Continue in a new ledger. If that fails, no ledger is open, and the next write makes one."""
+        """Continue in a new ledger. If that fails, no ledger is open, and the next write makes one. ReadOnly:
+        the next write continues in the present ledger, or with the one that was begun.
+        """
         storage = self._storage
         old_ledger_id = self.record.cursor_ledger_id
-        ledger_id = await storage.create_ledger_record("cursor")
-        self.close()
-        # Set before the first append: a late confirmation of the ledger that is left must not count for this
-        # one.
-        self._ledger_id = ledger_id
-        self._durable_entry_id = -1
-        self._ledger_bytes = 0
-        writer = storage.bookie.create_ledger(
-            ledger_id,
-            on_durable=functools.partial(self._on_durable, ledger_id),
-            on_failed=self._on_failed,
-            topic=storage.path,
-            purpose="cursor",
-            high_priority=True,  # without acknowledgments nothing could be trimmed from a full disk
-        )
+        if self._begun is None:
+            ledger_id = await storage.create_ledger_record("cursor")
+            self.close()
+            # Set before the first append: a late confirmation of the ledger that is left must not count for
+            # this one.
+            self._ledger_id = ledger_id
+            self._durable_entry_id = -1
+            self._ledger_bytes = 0
+            self._begun = storage.bookie.create_ledger(
+                ledger_id,
+                on_durable=functools.partial(self._on_durable, ledger_id),
+                on_failed=self._on_failed,
+                topic=storage.path,
+                purpose="cursor",
+                high_priority=True,  # without acknowledgments nothing could be trimmed from a full disk
+            )
+        writer, ledger_id = self._begun, self._ledger_id
         try:
             # The state before the record that names its ledger: after a crash in between the old ledger is
             # still named, and its last state is what the client was promised.
             await self._append(writer, data)
             await self.save(cursor_ledger_id=ledger_id, mark_delete=mark_delete)
         except (BadVersion, KeyMissing, PeerError):
+            self._begun = None
             await storage.delete_ledger(ledger_id)  # no record names it, and none will
+            raise
+        # Kept: each further ledger would be one more that no record names, until the next start.
+        except ReadOnly:
             raise
         # What the disk has is unknown, so nothing is deleted. The caller fences the managed ledger, and the
         # next opening decides by the record.
         except StorageError:
+            self._begun = None
             writer.close()
             raise
-        self._writer = writer
+        self._writer, self._begun = writer, None
         self.switched_ms = storage.clock.now_ms()
         if old_ledger_id >= 0:
             await storage.delete_ledger(old_ledger_id)
@@ -265,7 +284,9 @@ class CursorLedger:
             # A conditional write: of two attachments that believe to own the cursor one fails here, instead
             # of overwriting the record of the other.
             try:
-                self._version = await self._storage.metadata.put(self._path, value, self._version)
+                self._version = await self._storage.metadata.put(
+                    self._path, value, self._version, is_urgent=cursor_ledger_id is not None
+                )
             except StorageError:
                 self.records_failed += 1
                 raise
@@ -276,9 +297,10 @@ class CursorLedger:
 
     def close(self) -> None:
         """Take no more states. What was written stays."""
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        for writer in (self._writer, self._begun):
+            if writer is not None:
+                writer.close()
+        self._writer = self._begun = None
 
     async def delete_record(self) -> None:
         """Remove the record, for good on return; the cursor ledger is to be deleted after it. KeyMissing,

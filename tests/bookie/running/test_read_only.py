@@ -16,7 +16,7 @@ import trio
 
 from geminga.bookie.records.settings import BookieSettings
 from geminga.bookie.running.bookie import Bookie, LedgerFiles
-from geminga.bookie.running.disk_space import refusal
+from geminga.bookie.running.disk_space import FREE_INODES_MIN, inode_refusal, refusal
 from geminga.errors import ReadOnly, StorageError
 from geminga.storage.disk import RealDisk
 from geminga.storage.disk_errors import DiskFull
@@ -369,3 +369,104 @@ async def test_the_disk_of_the_metadata_counts_too() -> None:
     disk.metadata_free = 1 << 40
     await bookie._space.check()
     assert not bookie.read_only
+
+
+def test_few_inodes_make_it_read_only() -> None:
+    assert inode_refusal(FREE_INODES_MIN - 1, read_only=False) == "127 inodes are free, 128 are needed"
+    assert not inode_refusal(FREE_INODES_MIN, read_only=False)
+    assert inode_refusal(FREE_INODES_MIN, read_only=True) == (
+        "128 inodes are free, 192 are needed to take entries again"
+    )
+    assert not inode_refusal(None, read_only=False), "btrfs has no limit"
+
+
+async def test_it_looks_at_inodes_as_at_bytes(new_world: NewWorld) -> None:
+    world = new_world()
+    async with world.running() as bookie:
+        world.disk.inodes = FREE_INODES_MIN - 1
+        await bookie._space.relieve(bookie.collect_garbage)
+        assert "127 inodes are free" in bookie.read_only
+        world.disk.inodes = 2 * FREE_INODES_MIN
+        await bookie._space.relieve(bookie.collect_garbage)
+        assert not bookie.read_only
+
+
+class Owner:
+    """Of a ledger: what it was told."""
+
+    def __init__(self, bookie: Bookie, ledger_id: int) -> None:
+        self.durable = -1
+        self.errors: list[StorageError] = []
+        self.writer = bookie.create_ledger(
+            ledger_id, on_durable=self.on_durable, on_failed=self.errors.append
+        )
+
+    def on_durable(self, last: int) -> None:
+        self.durable = last
+
+
+@pytest.mark.parametrize("kind", ["create", "allocate"])
+def test_a_journal_that_can_reserve_nothing_refuses(new_world: NewWorld, kind: str) -> None:
+    """No entry of the group, nor any behind it, is written; the ledgers continue with the same ids."""
+    world = new_world()
+    full: set[str] = set()
+
+    def inject(operation: str, path: str) -> None:
+        if operation in full and path.endswith(".journal"):
+            raise DiskFull(f"{path}: disk full, cannot {operation}: no space")
+
+    async def script(world: Any) -> None:
+        async with world.running(close=False) as bookie:
+            owners = [Owner(bookie, ledger_id) for ledger_id in (1, 2)]
+            for turn in range(12):
+                # Without bytes nothing can be reserved; without inodes the file becomes longer.
+                full.update({kind} if turn % 3 == 1 else ())
+                world.disk.free = 0 if "allocate" in full else 1 << 40
+                durable = [owner.durable for owner in owners]
+                for number in range(6):
+                    owners[number % 2].writer.append(b"%d/%d/%d " % (turn, number % 2, number) * 60)
+                await settle(owners)
+                if "allocate" in full and any(owner.errors for owner in owners):
+                    assert bookie.read_only
+                    assert all(isinstance(error, DiskFull) for owner in owners for error in owner.errors)
+                    with pytest.raises(ReadOnly):
+                        owners[0].writer.append(b"refused at once")
+                else:
+                    assert [owner.durable for owner in owners] == [each + 3 for each in durable]
+                refused.extend(error for owner in owners for error in owner.errors)
+                for owner in owners:
+                    owner.errors.clear()
+                full.clear()
+                world.disk.free = 1 << 40
+                await bookie._space.check()
+                assert not bookie.read_only
+            for number, owner in enumerate(owners):
+                bodies = []
+                while len(bodies) <= owner.durable:
+                    bodies += bookie.read_cached(number + 1, len(bodies), owner.durable) or await bookie.read(
+                        number + 1, len(bodies), owner.durable, bytes_max=1 << 20
+                    )
+                assert len(set(bodies)) == len(bodies) == owner.durable + 1
+                kept[number + 1] = bodies
+
+    async def reread(world: Any) -> None:
+        async with world.running() as bookie:
+            for ledger_id, bodies in kept.items():
+                assert bookie.last_entry_id(ledger_id) == len(bodies) - 1
+                found: list[bytes] = []
+                while len(found) < len(bodies):
+                    found += await bookie.read(ledger_id, len(found), len(bodies) - 1, bytes_max=1 << 20)
+                assert found == bodies
+
+    refused: list[StorageError] = []
+    kept: dict[int, list[bytes]] = {}
+    world.disk.inject = inject
+    assert world.run(script)
+    assert bool(refused) == (kind == "allocate")
+    world.crash("torn")
+    assert world.run(reread)
+
+
+async def settle(owners: list[Owner]) -> None:
+    for owner in owners:
+        await owner.writer.settle()
