@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from typing import NamedTuple, Protocol
 
 from geminga.bookie.index.database import IndexDatabase, opened_with
@@ -32,6 +33,7 @@ from geminga.metadata.bookie_directories import record_directories, recorded_dir
 from geminga.metadata.ledger_topics import topic_of_ledger
 from geminga.metadata.records import BookieDirectoriesRecord, InstanceRecord
 from geminga.metadata.store import MetadataStore
+from geminga.server.metadata_check import METADATA
 from geminga.server.room_settings import bookie_settings
 from geminga.storage.disk import Disk
 from geminga.storage.key_value import RocksKeyValue
@@ -73,7 +75,7 @@ async def open_bookie(
     gone = await disk.run(what_is_gone, disk, data_dir, lists)
     if gone and metadata.children(records.LEDGERS):
         raise ForeignLists(gone)
-    await disk.run(claim_default_directory, disk, data_dir, lists, instance.instance_id)
+    await disk.run(claim_default_directory, disk, data_dir, lists, instance.instance_id, held)
     indexes = [
         await disk.run(_open_index, index_of, disk, index_directory(data_dir, name), block_cache, held)
         for name in lists.ledgers
@@ -88,7 +90,8 @@ async def open_bookie(
         ],
         bookie_settings(config),
         existing_ledgers=functools.partial(existing_ledgers, metadata),
-        watched=[data_dir],
+        # Each may be a disk of its own. Without space for metadata or an index, entries are of no use.
+        watched=[data_dir, os.path.join(data_dir, METADATA), *(index.path for index in indexes)],
         topic_of=functools.partial(topic_of_ledger, metadata),
     )
     bookie = await opened_with(disk, indexes, open_all)

@@ -11,6 +11,7 @@ import trio
 from geminga.bookie.index.database import IndexDatabase
 from geminga.clock import RealClock
 from geminga.config.config import Config
+from geminga.metadata.space_reserve import SpaceReserve
 from geminga.metadata.store import MetadataStore
 from geminga.server.admission import Handler
 from geminga.server.bookie_opening import IndexOf
@@ -26,7 +27,7 @@ class FaultParts(NamedTuple):
     """The doors of the storage, as they are or with faults."""
 
     disk: RealDisk
-    metadata_of: Callable[[KeyValue], MetadataStore]
+    metadata_of: Callable[[KeyValue, SpaceReserve], MetadataStore]
     index_of: IndexOf
 
 

@@ -26,6 +26,7 @@ from geminga.bookie.running.directory_cookies import (
     claimed_by,
     has_bookie_files,
     index_directory,
+    refuse_living_neighbours,
 )
 from geminga.bookie.running.directory_lists import DEFAULT, DirectoryLists, absolute
 from geminga.errors import CorruptData, StorageError
@@ -64,7 +65,7 @@ def check_metadata(disk: Disk, data_dir: str, wanted: DirectoryLists, *, cluster
     """Raise MetadataBehind if the metadata has no record of ledgers that the bookie has. The text names
     ledgers, topics and entries, and the next step. `wanted` and `cluster` are configured values, used if the
     metadata has none. Blocking; the caller holds the data directory's lock. Raises CorruptData if the
-    metadata is damaged.
+    metadata is damaged, DirectoryInUse if a directory of the bookie is in use by another process.
     """
     if not (
         disk.exists(os.path.join(data_dir, METADATA))
@@ -72,11 +73,18 @@ def check_metadata(disk: Disk, data_dir: str, wanted: DirectoryLists, *, cluster
         or has_bookie_files(disk, absolute(data_dir, DEFAULT))
     ):
         return  # new: `server.py` refuses any other directory without it
-    # A ledger's record is durable before its first entry, and is removed after its deletion is synced. So no
-    # crash makes a ledger without a record: what is found here was copied, or lost, by hand.
-    seen = look_at(disk, data_dir, wanted)
-    if seen.comparison.is_behind or seen.lost_instance:
-        raise MetadataBehind(refusal(disk, data_dir, seen, cluster=cluster))
+    refuse_living_neighbours(disk, data_dir, wanted)
+    try:
+        # A ledger's record is durable before its first entry, and is removed after its deletion is synced. So
+        # no crash makes a ledger without a record: what is found here was copied, or lost, by hand.
+        seen = look_at(disk, data_dir, wanted)
+        if seen.comparison.is_behind or seen.lost_instance:
+            raise MetadataBehind(refusal(disk, data_dir, seen, cluster=cluster))
+    except StorageError:
+        # Another broker may have claimed a directory since the first look. It is a neighbour's then, and the
+        # advice for one that is lost would be wrong.
+        refuse_living_neighbours(disk, data_dir, wanted)
+        raise
 
 
 def look_at(disk: Disk, data_dir: str, wanted: DirectoryLists) -> Directories:
@@ -175,19 +183,21 @@ def refusal(disk: Disk, data_dir: str, seen: Directories, *, cluster: str) -> st
             + (f"only ids below {found.next_id} were given" if found.next_id else "no id was ever given")
             + ": ids would be used twice."
         )
-    command = "geminga bookie unrecorded"
-    lines += [
+    lines.append(
         "A crash never leaves files like this. The metadata is an older copy, was copied while a broker "
-        "ran, or has lost the end of its write-ahead log (or the index is an older copy). Nothing "
-        "was written: put the files back that belong together, and start again. If there are none:",
-        f"  {command} list {flags}       shows what is without a record",
-        f"  {command} restore {flags}    brings it back under its topics",
-        f"  {command} set-aside {flags}  keeps it, unserved, so that the broker starts",
-    ]
+        "ran, or has lost the end of its write-ahead log. Nothing was written. Put back the files that "
+        "belong together, and start again; if there are none, run this, and start again:"
+    )
+    # One command, the one that brings most back. A ledger that only the index has deleted comes back with a
+    # new index; `restore` would take it out of its topic.
     if found.deleted:
         lines.append(
-            f"  geminga bookie rebuild-index --data-dir {data_dir}  brings back what is deleted in the index "
-            "alone, if the metadata is right"
+            f"  geminga bookie rebuild-index --data-dir {shlex.quote(data_dir)}  makes a new index out of "
+            "the entry logs, where these ledgers may be"
+        )
+    else:
+        lines.append(
+            f"  geminga bookie unrecorded restore {flags}  brings the ledgers back under their topics"
         )
     return "\n".join(lines)
 
@@ -207,8 +217,8 @@ def aside_text(disk: Disk, data_dir: str, lists: DirectoryLists, bookie: Bookie,
     by_topic = ledgers_by_topic(aside, bookie.inventory.usage(), names_of(disk, data_dir, lists))
     return "\n".join(
         [
-            "the index was rebuilt, and ledgers in it have no record: they were deleted, or the metadata "
-            "is behind. They are set aside, neither served nor deleted:",
+            "the index was rebuilt, or is older than the entry logs, and ledgers have no record: they were "
+            "deleted, or the metadata is behind. They are set aside, neither served nor deleted:",
             *(f"  {line}" for line in by_topic),
             f"with the broker stopped, 'geminga bookie unrecorded restore --data-dir {data_dir}' brings them "
             "back under their topics, and 'geminga bookie unrecorded delete' deletes them",

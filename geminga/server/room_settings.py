@@ -174,6 +174,7 @@ def default_policies(config: Config) -> EffectivePolicies:
         schema_compatibility=config.schema_compatibility_strategy,
         schema_validation_enforced=config.is_schema_validation_enforced,
         schema_auto_update=config.is_allow_auto_update_schema_enabled,
+        compaction_threshold_bytes=config.broker_service_compaction_threshold_in_bytes,
         deduplication=config.broker_deduplication_enabled,
         deduplication_snapshot_interval_s=config.broker_deduplication_snapshot_interval_seconds,
         consumers_max_per_subscription=config.max_consumers_per_subscription,

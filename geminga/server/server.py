@@ -40,7 +40,7 @@ from geminga.config.memory_budget import memory_parts
 from geminga.config.operator_token import NO_OPERATOR_TOKEN, OperatorToken
 from geminga.delivery_log.delivery_log import DeliveryLog
 from geminga.delivery_log.shipping import Shipping
-from geminga.errors import StorageError
+from geminga.errors import ReadOnly, StorageError
 from geminga.events.event_log import EventLog
 from geminga.managed_ledger.chain.tail_cache import TailCache
 from geminga.managed_ledger.orphans import sweep_orphan_ledgers
@@ -48,20 +48,22 @@ from geminga.managed_ledger.unrecorded import set_aside_unrecorded
 from geminga.metadata.instance import ForeignDirectory, check_instance
 from geminga.metadata.ledger_ids import LedgerIds
 from geminga.metadata.records import InstanceRecord
+from geminga.metadata.space_reserve import SpaceReserve
 from geminga.metadata.store import MetadataStore
 from geminga.server import listener
 from geminga.server.admission import Handler, Visit
 from geminga.server.backup import Backup
 from geminga.server.bookie_opening import open_bookie, open_database
 from geminga.server.descriptors import Division, divide, raise_files_max, warn_if_few
-from geminga.server.directory_watch import DirectoryWatch
 from geminga.server.doors import Doors, bind_all
 from geminga.server.failure import Failure, storage_error
 from geminga.server.fault_parts import bucket_stores_of, fault_parts, faults_of, faulty_wire, points_of
+from geminga.server.file_watch import FileWatch
 from geminga.server.loop_edges import LoopEdges
 from geminga.server.memory_report import MemoryMeter
 from geminga.server.metadata_check import METADATA, aside_text, check_metadata
 from geminga.server.room_settings import (
+    bookie_settings,
     broker_settings,
     clock_kind,
     default_policies,
@@ -76,6 +78,7 @@ from geminga.server.room_settings import (
 )
 from geminga.server.snapshots.handover import Handover
 from geminga.server.snapshots.swap import is_interrupted
+from geminga.server.start_space import check_space
 from geminga.storage.disk import Disk, RealDisk
 from geminga.storage.rocksdb import BlockCache
 
@@ -127,6 +130,8 @@ async def serve(
         with contextlib.ExitStack() as listening, trio.CancelScope(shield=True):
             sockets = bind_all(listening, listen_settings(config))
             disk = RealDisk()
+            # Before the first byte is written, the lock's included.
+            check_space(disk, data_dir, _lists_of(config, data_dir))
             disk.make_directory(data_dir)
             if not is_interrupted(disk, data_dir):
                 _refuse_foreign(disk, data_dir)
@@ -192,7 +197,7 @@ async def _serve(
     disk, metadata_of, index_of = fault_parts(faults)
     stop = handover.next_scope()
     with contextlib.ExitStack() as held:
-        lists = lists_from(data_dir, config.journal_directories, config.ledger_directories)
+        lists = _lists_of(config, data_dir)
         check = functools.partial(check_metadata, cluster=config.cluster_name)
         # Read-only and before anything is opened for writing. A start on an older copy of the metadata once
         # took all newer ledgers for deleted, and removed messages that had receipts.
@@ -204,7 +209,10 @@ async def _serve(
         )
         failure = Failure(stop)
         async with trio.open_nursery() as storage:
-            metadata = metadata_of(metadata_values)
+            # A smaller share of the bookie's reserve than flushes leave: deletions and cursors come last.
+            reserved_bytes = bookie_settings(config).disk_free_bytes_min // 8
+            reserve = SpaceReserve(disk, metadata_values.path, reserved_bytes)
+            metadata = metadata_of(metadata_values, reserve)
             await storage.start(failure.watch, metadata.run)
             # Before the bookie is opened: its directories have cookies with the id of this instance.
             instance = await check_instance(
@@ -225,9 +233,10 @@ async def _serve(
             for index in indexes:
                 await storage.start(failure.watch, index.run)
             await storage.start(failure.watch, bookie.run)
-            # A directory that is removed under the broker goes on taking writes, and receipts, without a
-            # name.
-            watch = DirectoryWatch(disk, [os.path.join(data_dir, METADATA), *directories])
+            # A file or directory that is removed under the broker goes on taking writes, and receipts,
+            # without a name.
+            watched = [os.path.join(data_dir, METADATA), *directories]
+            watch = FileWatch(disk, watched, bookie, (metadata_values, *indexes))
             await storage.start(failure.watch, watch.run)
             bookie.call_on_space(
                 lambda why: events.record("disk-read-only" if why else "disk-writable", text=why)
@@ -235,7 +244,16 @@ async def _serve(
             aside = await set_aside_unrecorded(bookie, metadata)
             if aside:
                 log.warning("%s", await disk.run(aside_text, disk, data_dir, lists, bookie, aside))
-            await sweep_orphan_ledgers(bookie, metadata)
+            if bookie.recovery.mismatch:
+                events.record(
+                    "files-mismatched",
+                    text=bookie.recovery.mismatch,
+                    counts={
+                        "found": bookie.recovery.entries_found,
+                        "missing": bookie.recovery.entries_missing,
+                    },
+                )
+            await sweep_orphan_ledgers(bookie, metadata, events.record)
             rooms = await _rooms(config, clock, metadata, bookie, disk, faults, events)
             topics = Topics(rooms)
             if rooms.delivery_log is not None:
@@ -254,7 +272,7 @@ async def _serve(
                 topics,
             )
             backup = Backup(disk, data_dir, metadata, metadata_values, bookie, indexes)
-            health = HealthCheck(rooms, watch.gone)
+            health = HealthCheck(rooms, watch.gone, lambda: events.recorded["bucket-lost"])
 
             @functools.cache
             def snapshots() -> SnapshotCalls:
@@ -270,6 +288,7 @@ async def _serve(
                 # From here on a storage that lacks a descriptor waits for one, and idle connections are
                 # closed for it. Before, no connection could give one back, and an error says so at once.
                 disk.descriptors.begin(doors.make_room_soon())
+                reserve.begin()
                 await _listen(config, rooms, topics, process, doors, handover, memory.started, ready)
             if handover.is_last:
                 doors.close()
@@ -282,8 +301,10 @@ async def _serve(
                 with trio.move_on_after(STOP_SECONDS) as deadline:
                     # From above: cursors are persisted by closing topics, and flushed to files by closing the
                     # bookie.
-                    await health.close()
+                    with contextlib.suppress(ReadOnly):  # the next start deletes its ledger
+                        await health.close()
                     await topics.close()
+                    await watch.end_if_gone()
                     await bookie.close()
                     if rooms.delivery_log is not None:
                         await rooms.delivery_log.close()
@@ -293,7 +314,12 @@ async def _serve(
                     log.warning("stopped without closing everything; the next start recovers it")
             storage.cancel_scope.cancel()
         if failure.error is not None:
+            await watch.write_again()
             raise failure.error
+
+
+def _lists_of(config: Config, data_dir: str) -> DirectoryLists:
+    return lists_from(data_dir, config.journal_directories, config.ledger_directories)
 
 
 def _clock(instance: InstanceRecord, metadata: MetadataStore) -> Clock:

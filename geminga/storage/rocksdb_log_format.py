@@ -141,6 +141,27 @@ def damage_in_manifest(content: bytes) -> int | None:
     return None
 
 
+def end_of_writes(content: bytes, sequence: int) -> int:
+    """The length of the part of a write-ahead log that has only whole batches, and no operation behind this
+    sequence number.
+    """
+    end = begin = 0
+    begun: list[bytes] = []
+    for item in read_log(content):
+        if isinstance(item, Damage):
+            return end
+        if item.type in (WHOLE, FIRST):
+            begin, begun = item.offset, []
+        begun.append(item.payload)
+        if item.type in (WHOLE, LAST):
+            batch = b"".join(begun)
+            last = int.from_bytes(batch[:8], "little") + int.from_bytes(batch[8:12], "little") - 1
+            if last > sequence:
+                return begin
+            end = item.offset + HEADER_BYTES + len(item.payload)
+    return end
+
+
 class WriteAheadCheck:
     """Checks the write-ahead logs of a directory, oldest first, for damage to synced bytes."""
 

@@ -89,6 +89,7 @@ async def test_the_default_is_as_it_always_was(places: Places) -> None:
         "cookie",
         "entry-logs",
         "journal",
+        "lock",
     }
     await places.check(Config(journal_directories=(str(places.data_dir / "bookie"),)))
 

@@ -17,6 +17,7 @@ import trio
 
 from geminga.errors import CorruptData, StorageError
 from geminga.storage.descriptor_wait import DescriptorWait, OutOfDescriptors
+from geminga.storage.disk_errors import DiskFull
 from geminga.storage.key_value import RocksKeyValue
 from geminga.storage.rocksdb_errors import shortage, translated
 
@@ -414,7 +415,7 @@ def test_only_an_open_without_descriptors_or_memory_is_no_failure() -> None:
     ):
         assert shortage(text) == "", text
         assert type(translated(text, "write", "/d")) is (
-            CorruptData if text.startswith("Corruption") else StorageError
+            CorruptData if text.startswith("Corruption") else DiskFull if "No space" in text else StorageError
         )
 
 

@@ -5,9 +5,10 @@ Blocking; used by one thread at a time, except `release`.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from geminga.bookie.journal.journal_format import FileHeader, align, encode_file_header, encode_group
@@ -17,8 +18,10 @@ from geminga.bookie.records.ledger_name import LedgerName
 from geminga.bookie.records.records import Segment
 from geminga.bookie.records.settings import BookieSettings
 from geminga.clock import RealClock
+from geminga.errors import StorageError
 from geminga.storage.disk import Disk, File
 from geminga.storage.disk_errors import DiskFull
+from geminga.storage.removed_files import write_again
 
 # BookKeeper drops the page cache behind its journal too (`journalRemoveFromPageCache`): nothing reads these
 # bytes again before a crash, and they would push out the pages of entry logs, which consumers do read.
@@ -42,6 +45,13 @@ class WrittenGroup(NamedTuple):
     """...and this much later it was durable."""
 
 
+class _NamedFile(NamedTuple):
+    """The file that is being written, as it was found by its name when it was opened."""
+
+    path: str
+    identity: tuple[int, int] | None
+
+
 class JournalFiles:
     """Starts a new file on construction: nothing is ever written behind the remains of a crash."""
 
@@ -59,7 +69,7 @@ class JournalFiles:
         `(0, 0)` if none is. `free` are old journals that may be overwritten.
         """
         self._disk = disk
-        self._directory = directory
+        self.directory = directory
         self._settings = settings
         self._padding = bytes(settings.journal_alignment_bytes)
         self._lock = threading.Lock()
@@ -67,6 +77,7 @@ class JournalFiles:
         self._old: list[int] = []
         self._kept = False
         self._file: File
+        self._named: _NamedFile
         self._header: FileHeader
         self._end = self._allocated = self._dropped = 0
         self._open_next(journal_id, previous)
@@ -86,16 +97,18 @@ class JournalFiles:
         """Write (ledger id, first entry, bodies) triples as one group, with the names of the ledgers that
         begin in it. Durable on return. `waited_s` is only told in what is returned.
 
-        Raises StorageError. The object must not be used after that, because the state of the group on disk is
-        unknown.
+        Raises DiskFull if no space could be reserved: nothing was written then, and a later call may succeed.
+        Raises StorageError for any other failure. The object must not be used after that, because the state
+        of the group on disk is unknown.
         """
         began_s = _monotonic_s()
-        offset = self._end
         # A file whose first group is larger than a whole file still takes it: the second condition. Without
         # it such a group would open one empty file after another.
-        if offset >= self._settings.journal_file_bytes and offset > self._header.first_group:
-            self._leave_file()
-            offset = self._end
+        if self._end >= self._settings.journal_file_bytes and self._end > self._header.first_group:
+            # Without an inode for another file, this one just becomes longer.
+            with contextlib.suppress(DiskFull):
+                self._leave_file()
+        offset = self._end
         group, segments = encode_group(self._header, offset, offset, batches, names)
         end = align(offset + len(group), self._settings.journal_alignment_bytes)
         file = self._file
@@ -105,9 +118,13 @@ class JournalFiles:
             self._allocated = _reserve(file, end, wanted)
         # Zeros up to the alignment, so that the page is written whole. A recycled file has old groups there;
         # the kernel would have to read the page before it could change part of it.
-        file.pwrite_many(offset, (group, self._padding[: end - offset - len(group)]))
-        started = _monotonic_s()
-        file.sync()
+        try:
+            file.pwrite_many(offset, (group, self._padding[: end - offset - len(group)]))
+            started = _monotonic_s()
+            file.sync()
+        except DiskFull as error:
+            # The space was reserved: this file system does not keep its promise, and the group may be there.
+            raise StorageError(str(error)) from error
         ended_s = _monotonic_s()
         self._end = end
         # After the sync: the kernel drops clean pages only, so an earlier call would do nothing.
@@ -132,7 +149,7 @@ class JournalFiles:
         with self._lock:
             released = [journal_id for journal_id in self._old if journal_id < needed.journal_id]
             self._old = [journal_id for journal_id in self._old if journal_id >= needed.journal_id]
-            self._free += [journal_path(self._directory, journal_id) for journal_id in released]
+            self._free += [journal_path(self.directory, journal_id) for journal_id in released]
         self._trim_free()
 
     def reuse(self, paths: Sequence[str]) -> None:
@@ -148,19 +165,61 @@ class JournalFiles:
         with self._lock:
             self._kept = kept
 
+    def gone(self) -> list[str]:
+        """The paths of files that something else has removed, moved or replaced, kept ones included. Call on
+        any thread. Raises StorageError if the directory cannot be listed.
+        """
+        named, closed = self._existing()
+        names = {f"{self.directory}/{name}" for name in self._disk.list(self.directory)}
+        suspects = {path for path in closed if path not in names}
+        if not suspects and self._is_there(named):
+            return []
+        # The journal itself deletes and renames files. A path that it has given up is not used again, so one
+        # that it still has now has existed until something else removed it.
+        named_now, closed_now = self._existing()
+        gone = {path for path in suspects & closed_now if not self._disk.exists(path)}
+        if named_now is named and not self._is_there(named):
+            gone.add(named.path)
+        return sorted(gone)
+
+    def write_again(self) -> None:
+        """Write the open file again if it has been removed; durable on return. Nothing may be written to the
+        journal after this. Raises StorageError.
+        """
+        path = self._named.path
+        if not self._is_there(self._named):
+            write_again(self._disk, self._file, path)
+            self._named = _NamedFile(path, self._disk.identity(path))
+
+    def _existing(self) -> tuple[_NamedFile, set[str]]:
+        """The open file, and the paths of all others."""
+        with self._lock:
+            old = {journal_path(self.directory, journal_id) for journal_id in self._old}
+            return self._named, old.union(self._free)
+
+    def _is_there(self, named: _NamedFile) -> bool:
+        return self._disk.identity(named.path) == named.identity is not None
+
     def close(self) -> None:
         """Close the file; nothing is written after this."""
         self._file.close()
 
     def _leave_file(self) -> None:
         position = self.position
-        self._file.close()
+        # The last moment at which its bytes can be saved. Receipts for them have left, and only the write
+        # caches have them beside it, until they are flushed.
+        if not self._is_there(self._named):
+            raise StorageError(f"{self._named.path}: removed, moved or replaced while it was being written")
+        left = self._file
+        # The file is open until there is another one: a failure in between may come from whatever removes
+        # files, and `write_again` then needs it.
+        self._open_next(position.journal_id + 1, position)
+        left.close()
         with self._lock:
             self._old.append(position.journal_id)
-        self._open_next(position.journal_id + 1, position)
 
     def _open_next(self, journal_id: int, previous: JournalPosition) -> None:
-        path = journal_path(self._directory, journal_id)
+        path = journal_path(self.directory, journal_id)
         # A new salt each time the file is used: with an old one the groups that the recycled file still holds
         # could pass for groups of this journal.
         header = FileHeader(
@@ -168,12 +227,36 @@ class JournalFiles:
         )
         with self._lock:
             recycled = self._free.pop(0) if self._free and not self._kept else None
+        try:
+            file = self._make_file(path, recycled, header)
+        except DiskFull:
+            # The next try finds this name free again.
+            if self._disk.exists(path):
+                if recycled is None:
+                    self._disk.unlink(path)
+                else:
+                    self._disk.rename(path, recycled)
+            if recycled is not None:
+                with self._lock:
+                    if recycled not in self._free:  # `_kept_if_it_fails` has put it back
+                        self._free.insert(0, recycled)
+            raise
+        self._file = file
+        self._named = _NamedFile(path, self._disk.identity(path))
+        self._header = header
+        self._end = header.first_group
+        self._allocated = file.size()
+        self._dropped = 0
+
+    def _make_file(self, path: str, recycled: str | None, header: FileHeader) -> File:
+        """The file at `path`, with its header; durable on return, and closed after an error."""
         if recycled is None:
             file = self._disk.create(path)
         else:
             # Renamed, not created: blocks that are allocated already make a sync several times faster, since
             # fdatasync need not commit the file's size and extents (BookKeeper's `journalMaxBackups`).
-            self._disk.rename(recycled, path)
+            with self._kept_if_it_fails(recycled):
+                self._disk.rename(recycled, path)
             file = self._disk.open(path)
         try:
             if recycled is None:
@@ -183,15 +266,11 @@ class JournalFiles:
             file.pwrite(0, encode_file_header(header))
             file.sync()
             # The name must be durable before any entry in the file is promised.
-            self._disk.sync_directory(self._directory)
+            self._disk.sync_directory(self.directory)
         except BaseException:
             file.close()
             raise
-        self._file = file
-        self._header = header
-        self._end = header.first_group
-        self._allocated = file.size()
-        self._dropped = 0
+        return file
 
     def _trim_free(self) -> None:
         while True:
@@ -201,7 +280,20 @@ class JournalFiles:
                 # The oldest first: a start that finds a journal expects to find all later ones too.
                 path = self._free.pop(0)
             # No directory sync: an old journal that comes back is recognised by the mark and deleted again.
-            self._disk.unlink(path)
+            with self._kept_if_it_fails(path):
+                self._disk.unlink(path)
+
+    @contextlib.contextmanager
+    def _kept_if_it_fails(self, path: str) -> Iterator[None]:
+        """Keep an old journal that could not be renamed or deleted among those that have to exist, so that
+        `gone` names it if it is not there.
+        """
+        try:
+            yield
+        except StorageError:
+            with self._lock:
+                self._free.insert(0, path)
+            raise
 
 
 def _reserve(file: File, needed: int, wanted: int) -> int:

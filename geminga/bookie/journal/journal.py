@@ -18,7 +18,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import trio
 
@@ -29,6 +29,7 @@ from geminga.bookie.records.records import RECORD_PREFIX_BYTES
 from geminga.bookie.records.settings import BookieSettings
 from geminga.clock import RealClock
 from geminga.errors import StorageError
+from geminga.storage.disk_errors import DiskFull
 
 # Polling, in place of a condition that each append would notify: an append must cost no system call, and the
 # wait is off by default (`journalMaxGroupWaitMSec`).
@@ -51,8 +52,20 @@ class Adder(Protocol):
         """Report that every entry up to this one is durable and can be read."""
         ...
 
+    def refused(self, error: DiskFull) -> None:
+        """Report that no entry that was queued is in the journal, for lack of space."""
+        ...
+
 
 QueuedEntry = tuple[Adder, int, bytes]
+
+
+class _Refused(NamedTuple):
+    """A group for which there was no space."""
+
+    error: DiskFull
+    adders: list[Adder]
+    record_bytes: int
 
 
 class Journal:
@@ -64,10 +77,13 @@ class Journal:
         settings: BookieSettings,
         *,
         on_group: Callable[[WrittenGroup, list[tuple[Adder, int]]], None],
+        on_full: Callable[[DiskFull], None],
         on_failed: Callable[[StorageError], None],
         threaded: bool,
     ) -> None:
-        """`on_group(group, [(adder, its last entry id)])` and `on_failed` are called on the loop in order."""
+        """`on_group(group, [(adder, its last entry id)])`, `on_full` and `on_failed` are called on the loop,
+        in order.
+        """
         self.files = files
         self._queue: deque[QueuedEntry] = deque()
         self.queued_bytes = 0
@@ -77,13 +93,18 @@ class Journal:
         self._entries_max = settings.journal_group_entries_max
         self._bytes_max = settings.journal_group_bytes_max
         self._on_group = on_group
+        self._on_full = on_full
         self._on_failed = on_failed
         self._threaded = threaded
         # A queue and not a condition: a token put before the thread sleeps is kept, so no wake-up is lost,
         # and `SimpleQueue.put` is a single C call on the append path.
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._wake_event = trio.Event()
-        self._done: deque[tuple[WrittenGroup, list[tuple[Adder, int]]] | StorageError] = deque()
+        self._done: deque[tuple[WrittenGroup, list[tuple[Adder, int]]] | _Refused | StorageError] = deque()
+        self._is_refusing = False
+        """No group is written until the loop has refused all entries that are queued: an entry behind refused
+        ones would get a wrong id.
+        """
         self._stopping = False
         self._group_wait_s = settings.journal_group_wait_s
         self._spacing_s = settings.journal_spacing_s
@@ -186,8 +207,10 @@ class Journal:
                 # After a failed write nothing may be written: the kernel may have dropped the pages that it
                 # could not write and report success for the next sync ("fsyncgate"). The failure stays final
                 # for this process.
+                self._deliver()
                 while self._queue and not self._broken:  # cancelled before the thread had begun
                     self._write_group()
+                    self._deliver()
             finally:
                 self._deliver()
 
@@ -233,6 +256,11 @@ class Journal:
         """The body of the thread."""
         self._waiting_since_s = _monotonic_s()
         while True:
+            if self._is_refusing:
+                if self._stopping:
+                    return  # the loop may not deliver any more; `run` refuses the rest
+                self._wakes.get()
+                continue
             if self._queue:
                 if self._group_wait_s:
                     self._wait_for_more()
@@ -309,6 +337,13 @@ class Journal:
                 break
         try:
             group = self.files.write(list(adders.values()), names, began_s - oldest_s)
+        except DiskFull as error:
+            bodies = [body for _, _, bodies in adders.values() for body in bodies]
+            record_bytes = sum(map(len, bodies)) + len(bodies) * RECORD_PREFIX_BYTES
+            # Before it is reported: the loop resets this.
+            self._is_refusing = True
+            self._done.append(_Refused(error, list(adders), record_bytes))
+            return
         except StorageError as error:
             # Before it is reported: `run`'s clean-up must not try the same disk again.
             self._broken = True
@@ -324,7 +359,27 @@ class Journal:
             outcome = done.popleft()
             if isinstance(outcome, StorageError):
                 self._on_failed(outcome)
+            elif isinstance(outcome, _Refused):
+                self._refuse(outcome)
             else:
                 group, last = outcome
                 self.queued_bytes -= group.record_bytes
                 self._on_group(group, last)
+
+    def _refuse(self, refused: _Refused) -> None:
+        """On the loop, while the thread waits: refuse all entries that are queued. Those of one adder have
+        consecutive ids, so none of them can be written without the ones before it.
+        """
+        adders = dict.fromkeys(refused.adders)
+        self.queued_bytes -= refused.record_bytes
+        while self._queue:
+            adder, _, body = self._queue.popleft()
+            adders[adder] = None
+            self.queued_bytes -= len(body) + RECORD_PREFIX_BYTES
+        # First: adders that are told may add entries, which have right ids, or are refused by the bookie.
+        self._on_full(refused.error)
+        for adder in adders:
+            adder.refused(refused.error)
+        self._is_refusing = False
+        if self._threaded:
+            self._wakes.put(None)

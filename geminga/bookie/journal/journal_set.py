@@ -14,6 +14,7 @@ from geminga.bookie.records.journal_position import JournalPosition
 from geminga.bookie.records.ledger_mapping import directory_index
 from geminga.bookie.records.settings import BookieSettings, journal_share
 from geminga.errors import StorageError
+from geminga.storage.disk_errors import DiskFull
 
 LastEntries = list[tuple[Adder, int]]
 """(adder, its last entry id in the group)"""
@@ -28,12 +29,15 @@ class JournalSet:
         settings: BookieSettings,
         *,
         on_group: Callable[[int, WrittenGroup, LastEntries], None],
+        on_full: Callable[[int, DiskFull], None],
         on_failed: Callable[[StorageError], None],
         threaded: bool,
     ) -> None:
         """`settings` are the bookie's. `on_group` is called with a journal's number and each of its groups,
-        `on_failed` for the failure of any journal.
+        `on_full` with the number of one that has no space, and `on_failed` for the failure of any journal.
         """
+        self.paths = [each.directory for each in files]
+        """The directories of the journals' files."""
         self.positions = [each.position for each in files]
         """For each journal, the end of the last group whose entries can be found. `on_group` advances it
         together with its work on the entries; a flush turns the positions into marks.
@@ -48,6 +52,7 @@ class JournalSet:
                 each,
                 share,
                 on_group=functools.partial(on_group, number),
+                on_full=functools.partial(on_full, number),
                 on_failed=on_failed,
                 threaded=threaded,
             )
@@ -127,6 +132,15 @@ class JournalSet:
         """Within this context no journal file is overwritten, renamed or deleted."""
         for journal in self._journals:
             journal.files.keep(kept)
+
+    def gone_files(self) -> list[str]:
+        """See `JournalFiles.gone`; of all journals. Blocking."""
+        return [path for journal in self._journals for path in journal.files.gone()]
+
+    def write_files_again(self) -> None:
+        """See `JournalFiles.write_again`; of all journals, after `run` has returned. Blocking."""
+        for journal in self._journals:
+            journal.files.write_again()
 
     def stop(self) -> None:
         """Write the queues, then let `run` return."""

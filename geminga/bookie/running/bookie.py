@@ -29,10 +29,10 @@ from geminga.bookie.records.records import Run
 from geminga.bookie.records.settings import BookieSettings, BookieStatistics
 from geminga.bookie.recovery.recovery import RecoveryReport
 from geminga.bookie.recovery.report import missing_text
+from geminga.bookie.running.bookie_files import BookieFiles
 from geminga.bookie.running.directory_set import DirectorySet
 from geminga.bookie.running.disk_space import DiskSpace
 from geminga.bookie.running.garbage_collector import ExistingLedgers
-from geminga.bookie.running.kept_files import KeptFiles
 from geminga.bookie.running.ledger_inventory import LedgerInventory
 from geminga.bookie.running.ledger_writer import LedgerWriter
 from geminga.bookie.running.lifeline import Lifeline
@@ -40,6 +40,7 @@ from geminga.bookie.running.opening import LedgerFiles, Opened, open_all
 from geminga.bookie.running.statistics import JournalCounts, statistics_of
 from geminga.errors import StorageError
 from geminga.storage.disk import Disk
+from geminga.storage.disk_errors import DiskFull
 from geminga.storage.key_value import KeyValue
 
 __all__ = ["Bookie", "LedgerFiles", "RecoveryReport"]
@@ -65,7 +66,10 @@ class Bookie:
     ) -> None:
         """Use `open`."""
         self.recovery = opened.report
+        self.missing_at_start = [run for of_directory in opened.missing for run in of_directory]
+        """The entries that the files of the bookie name and do not have, as the recovery found them."""
         self._disk = opened.disk
+        self._journal_directories = opened.journal_directories
         # First: all that follows reports its failure there, and the first failure decides what publishers are
         # told.
         self._lifeline = Lifeline(self._failed)
@@ -75,6 +79,7 @@ class Bookie:
             opened.journals,
             settings,
             on_group=self._on_group,
+            on_full=self._journal_full,
             on_failed=self._lifeline.fail,
             threaded=threaded,
         )
@@ -91,8 +96,10 @@ class Bookie:
         )
         self.directories = self._set.all
         self.inventory = LedgerInventory(self._set, self._lifeline)
-        self.files = KeptFiles(self.journals, self._set.all)
+        self.files = BookieFiles(opened.disk, self.journals, self._set.all)
         self._ended: trio.Event | None = None
+        self._is_flushed = False
+        """Whether `close` has brought all entries into entry logs."""
         self._running = trio.CancelScope()
         self.counts = JournalCounts()
         self._space_told: list[Callable[[str], None]] = []
@@ -154,9 +161,6 @@ class Bookie:
             ", ".join(dict.fromkeys((*journals, *(files.directory for files in ledgers)))),
             opened.report,
         )
-        if opened.report.entries_missing:
-            runs = [run for of_directory in opened.missing for run in of_directory]
-            log.warning("%s", missing_text(opened.report, runs, topic_of))
         bookie = cls(
             settings,
             opened,
@@ -165,6 +169,8 @@ class Bookie:
             watched=watched,
             topic_of=topic_of,
         )
+        if bookie.missing_at_start:
+            log.warning("%s", missing_text(opened.report, bookie.missing_at_start, topic_of))
         try:
             # Before the first writer exists: a start on a full disk is read-only from its first entry, rather
             # than failing at the first flush.
@@ -177,7 +183,8 @@ class Bookie:
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Write the journals, flush caches and collect garbage, until `close` or cancelled. Cancelling still
         writes the queues. Raises StorageError after every writer with pending entries got the error. No file
-        is open on return, however the run ends.
+        is open on return, however the run ends. If it does not end by `close`, files that something else has
+        removed are written again (`BookieFiles.write_gone_again`).
         """
         assert self._ended is None, "run once"
         self._lifeline.check()
@@ -197,6 +204,11 @@ class Bookie:
             # However it ends: a writer that waits for a confirmation would otherwise wait for ever.
             self._lifeline.fail(StorageError("the bookie is closed"))
             try:
+                # Any other end may come from a file that something else has removed: a journal that cannot be
+                # renamed is met before anybody looks.
+                if not self._is_flushed:
+                    with trio.CancelScope(shield=True):
+                        await self.files.write_gone_again()
                 await self._close_files()
             finally:
                 self._ended.set()
@@ -238,7 +250,8 @@ class Bookie:
 
         After each group with entries of the ledger, `on_durable(last entry id)` is called on the loop: all
         entries up to this one are durable and can be read. `on_failed` is called at most once, if the disk
-        fails while entries are pending.
+        fails while entries are pending. With DiskFull, it is called whenever the journal has no space for the
+        pending entries: these are in no file, and the ledger continues with their ids.
 
         `topic` and `purpose` are those of the metadata record. They become durable with the first entry and
         are copied to entry logs, so that the files can be read without metadata. With `high_priority` the
@@ -401,11 +414,21 @@ class Bookie:
                 await lifeline.next_change()
         if lifeline.failed is None:
             await self._set.finish()
+            self._is_flushed = True
         self.journals.stop()
         if self._ended is not None:
             await self._ended.wait()
         else:
             await self._close_files()
+
+    async def abandon(self, error: StorageError) -> None:
+        """Files or directories of the broker are gone: confirm nothing from now on. Returns when `run` has
+        ended, which raises `error`.
+        """
+        assert self._ended is not None, "not running"
+        self.journals.keep_files(True)  # a flush that is under way would release some
+        self._lifeline.fail(error)
+        await self._ended.wait()
 
     async def _close_files(self) -> None:
         """Close all files. Nothing is written after this."""
@@ -423,6 +446,7 @@ class Bookie:
             self.journals,
             self.directories,
             read_only=bool(self._space.reason),
+            confirmed_missing=self.inventory.confirmed_missing,
         )
 
     # ---- on the loop, once per group
@@ -440,6 +464,10 @@ class Bookie:
         self._set.flush_if_full()
         for writer, last_entry_id in last:
             writer.durable(last_entry_id)
+        self._lifeline.notify()
+
+    def _journal_full(self, number: int, error: DiskFull) -> None:
+        self._space.is_full(self._journal_directories[number], str(error))
         self._lifeline.notify()
 
     def _failed(self, error: StorageError) -> None:

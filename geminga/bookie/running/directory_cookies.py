@@ -5,6 +5,7 @@ directories. Blocking.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 
 from geminga.bookie.index.database import NOTE, REBUILT
 from geminga.bookie.records.file_names import entry_log_directory, journal_directory
@@ -12,6 +13,7 @@ from geminga.bookie.running.directory_lists import (
     COOKIE,
     COOKIE_BYTES_MAX,
     DEFAULT,
+    LOCK,
     DirectoryLists,
     ForeignLists,
     absolute,
@@ -22,6 +24,7 @@ from geminga.bookie.running.directory_lists import (
     role_of,
 )
 from geminga.storage.disk import Disk
+from geminga.storage.disk_errors import DirectoryInUse
 
 
 def claim_directories(
@@ -42,8 +45,9 @@ def claim_directories(
     """
     for directory in lists.all():
         if directory == DEFAULT:
-            continue  # the data directory's lock holds it, and `claim_default_directory` looks at its cookie
+            continue  # `claim_default_directory` looks at it
         path, role = absolute(data_dir, directory), role_of(directory, lists)
+        _refuse_if_living(disk, path)
         cookie = _cookie(disk, path)
         if not first:
             check_cookie(path, cookie, instance_id, role)
@@ -116,21 +120,64 @@ def check_owners(disk: Disk, data_dir: str, lists: DirectoryLists, instance_id: 
             )
 
 
-def claim_default_directory(disk: Disk, data_dir: str, lists: DirectoryLists, instance_id: str) -> None:
-    """Claim the directory inside the data directory, if the lists name it. A new directory, or one without a
-    cookie, gets a durable cookie. The data directory's lock covers it.
+def claim_default_directory(
+    disk: Disk, data_dir: str, lists: DirectoryLists, instance_id: str, held: contextlib.ExitStack
+) -> None:
+    """Claim the directory inside the data directory, if the lists name it; it is locked until `held` is
+    closed. A new directory, or one without a cookie, gets a durable cookie.
 
-    Raises ForeignLists for the cookie of another instance; nothing was written then.
+    Raises DirectoryInUse if another process holds it, ForeignLists for the cookie of another instance;
+    nothing was written then.
     """
     if DEFAULT not in lists.all():
         return
     path, role = absolute(data_dir, DEFAULT), role_of(DEFAULT, lists)
+    disk.make_directory(path)
+    # The lock of the data directory is not enough: the directory may be a link to another one's, or a mount
+    # of it, and two brokers would then write the same files.
+    lock_default_directory(disk, data_dir, held)
     cookie = _cookie(disk, path)
     if cookie is not None:
         check_cookie(path, cookie, instance_id, role)
-        return
-    disk.make_directory(path)
-    disk.replace_file(f"{path}/{COOKIE}", encode_cookie(instance_id, role))
+    else:
+        disk.replace_file(f"{path}/{COOKIE}", encode_cookie(instance_id, role))
+
+
+def lock_default_directory(disk: Disk, data_dir: str, held: contextlib.ExitStack) -> None:
+    """Lock the directory inside the data directory until `held` is closed, if there is one. Raises
+    DirectoryInUse.
+    """
+    path = absolute(data_dir, DEFAULT)
+    if disk.exists(path):
+        with _living_neighbour_named():
+            held.callback(disk.lock(path).release)
+
+
+def refuse_living_neighbours(disk: Disk, data_dir: str, lists: DirectoryLists) -> None:
+    """Raise DirectoryInUse if one of these directories is in use by another process. The caller holds the
+    data directory's lock, and none of theirs. Writes nothing but a process id into the locks' files.
+    """
+    for directory in dict.fromkeys((DEFAULT, *lists.all())):
+        _refuse_if_living(disk, absolute(data_dir, directory))
+
+
+def _refuse_if_living(disk: Disk, path: str) -> None:
+    # A directory is locked before it gets its cookie, so one with a cookie has the file of a lock. A file of
+    # that name beside no cookie may be anything.
+    if disk.exists(f"{path}/{LOCK}") and owner_of(_cookie(disk, path) or b""):
+        with _living_neighbour_named():
+            disk.lock(path).release()
+
+
+@contextlib.contextmanager
+def _living_neighbour_named() -> Iterator[None]:
+    try:
+        yield
+    except DirectoryInUse as error:
+        raise DirectoryInUse(
+            f"{error}. That is a running broker, or a tool that works on its files: nothing is lost, and "
+            "nothing was read or written here"
+        ) from None
 
 
 def has_bookie_files(disk: Disk, path: str) -> bool:

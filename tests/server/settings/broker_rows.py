@@ -57,6 +57,7 @@ POLICY_ROWS = [
             "policies.quota_age.policy": "consumer_backlog_eviction",
         },
     ),
+    Row("brokerServiceCompactionThresholdInBytes", "4300", {"policies.compaction_threshold_bytes": 4300}),
     Row("delayedDeliveryTtlFromDueTimeEnabled", "true", {"policies.ttl_from_due_time": True}),
     Row("delayedDeliveryBacklogQuotaFromDueTimeEnabled", "true", {"policies.quota_from_due_time": True}),
     Row("dispatchThrottlingRatePerTopicInMsg", "43", {"policies.dispatch_rate.messages": 43}),

@@ -33,7 +33,6 @@ FIXED = {
     "ledger.ledgers_max",
     "ledger.retention_size_bytes",
     "ledger.retention_time_ms",
-    "policies.compaction_threshold_bytes",
     "policies.consumers_max",
     "policies.dispatch_rate.period_s",
     "policies.persistence.ack_quorum",

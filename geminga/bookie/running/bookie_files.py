@@ -1,0 +1,122 @@
+"""The files of a running bookie, with respect to others: kept while a backup copies them beside the writers,
+looked for in case that something else removes them, and then written again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+
+from geminga.bookie.journal.journal_set import JournalSet
+from geminga.bookie.records.file_names import JOURNAL_SUFFIX
+from geminga.bookie.records.journal_position import JournalPosition
+from geminga.bookie.running.ledger_directory import LedgerDirectory
+from geminga.errors import StorageError
+from geminga.storage.disk import Disk
+
+NAMED_MAX = 10
+"""The number of files that a line of the log names."""
+ROUNDS_MAX = 3
+"""How often files are written again while others go on removing them."""
+log = logging.getLogger("geminga.bookie")
+
+
+class BookieFiles:
+    """Covers all journals and ledger directories. Belongs to the event loop."""
+
+    def __init__(self, disk: Disk, journals: JournalSet, directories: Sequence[LedgerDirectory]) -> None:
+        self._disk = disk
+        self._journals = journals
+        self._directories = directories
+        paths = (*journals.paths, *(directory.storage.log_directory for directory in directories))
+        self._identities = {path: disk.identity(path) for path in paths}
+
+    @contextlib.asynccontextmanager
+    async def keeping(self) -> AsyncIterator[None]:
+        """While the context is open, no journal file and no entry log is deleted, renamed or overwritten;
+        files only grow, and new files appear. One context at a time.
+        """
+        self._journals.keep_files(True)
+        for directory in self._directories:
+            directory.storage.keep_logs(True)
+        try:
+            # A deletion that had begun is over.
+            for directory in self._directories:
+                await directory.storage.settle_deletions()
+            yield
+        finally:
+            for directory in self._directories:
+                directory.storage.keep_logs(False)
+            self._journals.keep_files(False)
+
+    def journal_ends(self) -> list[JournalPosition]:
+        """For each journal, the end of the last group whose entries are durable and can be read."""
+        return list(self._journals.positions)
+
+    def gone(self) -> list[str]:
+        """The paths of journals and entry logs that something else has removed, moved or replaced. Blocking;
+        call on any thread. Raises StorageError if a directory cannot be listed.
+        """
+        gone = self._journals.gone_files()
+        for directory in self._directories:
+            gone += directory.storage.gone_files()
+        return gone
+
+    async def write_gone_again(self) -> None:
+        """If files are gone, bring every confirmed entry that is in memory or in an open file back into files
+        that have names, durable on return. No task of the bookie may run. What cannot be written is logged:
+        the journals that are left are kept, and the next start reads them.
+
+        Does nothing while a directory is another one than at the start. What was written there would be
+        hidden as soon as the right disk is mounted again.
+        """
+        gone: set[str] = set()
+        are_flushed = True
+        still = set(await self._disk.run(self._gone_in_place))
+        # Once more if further files have gone meanwhile: what removes them may still be at it.
+        for _ in range(ROUNDS_MAX):
+            if still <= gone:
+                break
+            gone |= still
+            self._journals.keep_files(True)
+            await self._attempt(lambda: self._disk.run(self._journals.write_files_again))
+            # A list, since the second one is to be written even if the first one cannot be.
+            flushed = [await self._attempt(directory.write_again) for directory in self._directories]
+            are_flushed = all(flushed)
+            still = set(await self._disk.run(self._gone_in_place))
+        journals = {path for path in still if path.endswith(JOURNAL_SUFFIX)} if are_flushed else set()
+        if written := gone - still:
+            log.warning("written again: %s", _named(written))
+        if journals:
+            log.warning("not needed any more, all entries are in entry logs: %s", _named(journals))
+        if lost := still - journals:
+            log.error(
+                "lost, nothing has them open any more: %s; the next start takes from the journals what they "
+                "still have, and says what is missing",
+                _named(lost),
+            )
+
+    def _gone_in_place(self) -> list[str]:
+        try:
+            if any(self._disk.identity(path) != known for path, known in self._identities.items()):
+                return []
+            return self.gone()
+        except StorageError as error:
+            log.error("not looked for removed files: %s", error)
+            return []
+
+    async def _attempt(self, write: Callable[[], Awaitable[None]]) -> bool:
+        # One disk that is full must not keep the others' entries from being saved.
+        try:
+            await write()
+        except StorageError as error:
+            log.error("not written again: %s", error)
+            return False
+        return True
+
+
+def _named(paths: Collection[str]) -> str:
+    """The first of the paths, and the number of the others."""
+    more = len(paths) - NAMED_MAX
+    return ", ".join(sorted(paths)[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
