@@ -16,8 +16,8 @@ import pytest
 from geminga.wire import pulsar_pb2 as pb
 from tests.test_imports import MODULE_NAMES, MODULES, PACKAGES, imported, module_of, relative
 
-LINES_MAX = 450
-"""Of a module; generated ones are not in `MODULES`."""
+LINES_MAX = 800
+"""Of a module; generated ones are not in `MODULES`. A lower bound cut apart what is one thing to a reader."""
 PUBLIC_METHODS_MAX = 30
 CALLBACKS_MAX = 4
 """Parameters of one constructor that are to be called."""

@@ -340,7 +340,9 @@ class _Broker:
         if isinstance(error, DiskFull):
             return ["Free some space on that disk, and start again."]
         if isinstance(error, DirectoryInUse):
-            return ["Stop the process that uses it, or choose another data directory with --data-dir."]
+            if str(error).startswith(f"{self._data_dir}: "):
+                return ["Stop the process that uses it, or choose another data directory with --data-dir."]
+            return ["Stop that process, or give this broker directories that no other one links or mounts."]
         named = str(error).partition(": ")[0]  # the data directory itself, or one above it
         if isinstance(error, ForeignDirectory) or f"{self._data_dir}/".startswith(f"{named}/"):
             return [f"The data directory is {self._data_dir}; --data-dir names another one."]

@@ -44,6 +44,15 @@ KINDS: Final[dict[str, Kind]] = {
     "fault-hit": Kind("A rule took effect.", ("hits",), True),
     "fault-cleared": Kind("A rule was removed.", ("hits",)),
     "clock-moved": Kind("The virtual clock was moved.", ("from_ms", "to_ms", "stops")),
+    "entries-missing": Kind(
+        "A start did not find entries that a topic has confirmed. The text names the first of their ranges.",
+        ("entries",),
+    ),
+    "files-mismatched": Kind(
+        "A start found index, entry logs and journals of several moments, as of a copy of a running broker's "
+        "files. It deletes no entry log. The text says how they differ.",
+        ("found", "missing"),
+    ),
     "disk-read-only": Kind("The bookie takes no entries: its disk is full. The text says how full."),
     "disk-writable": Kind("The bookie takes entries again."),
     "topic-fenced": Kind("A topic's ledger has failed; the next request loads the topic again."),

@@ -125,9 +125,9 @@ def mark_too_far(patch: Patch) -> None:
 def mark_before_the_rows(patch: Patch) -> None:
     real = ledger_index.LedgerIndex.flushed
 
-    def flushed(self: ledger_index.LedgerIndex, rows: Any, mark: JournalPosition) -> None:
-        real(self, [], mark)
-        real(self, rows, mark)
+    def flushed(self: ledger_index.LedgerIndex, rows: Any, marks: Any, **others: Any) -> None:
+        real(self, [], marks, **others)
+        real(self, rows, marks, **others)
 
     patch.setattr(ledger_index.LedgerIndex, "flushed", flushed)
 
@@ -191,9 +191,9 @@ def replay_not_idempotent(patch: Patch) -> None:
 def replay_served_without_flushing(patch: Patch) -> None:
     real = DirectoryReplay._flush
 
-    def flush(self: DirectoryReplay, marks: Any, lost: Any) -> None:
-        self._index.flushed = lambda rows, marks: None  # type: ignore[method-assign]
-        real(self, marks, lost)
+    def flush(self: DirectoryReplay, marks: Any, lost: Any, **others: Any) -> None:
+        self._index.flushed = lambda rows, marks, **kept: None  # type: ignore[method-assign]
+        real(self, marks, lost, **others)
 
     patch.setattr(DirectoryReplay, "_flush", flush)
 
@@ -219,10 +219,10 @@ def deletion_not_persisted(patch: Patch) -> None:
 def deletion_forgotten_before_the_journal(patch: Patch) -> None:
     real = ledger_index.LedgerIndex.purge
 
-    def purge(self: ledger_index.LedgerIndex) -> Any:
+    def purge(self: ledger_index.LedgerIndex, *args: Any) -> Any:
         for ledger_id, state in self.states.items():
             self.states[ledger_id] = state._replace(position=JournalPosition(0, 0))
-        return real(self)
+        return real(self, *args)
 
     patch.setattr(ledger_index.LedgerIndex, "purge", purge)
 

@@ -18,12 +18,18 @@ Patch = pytest.MonkeyPatch
 
 def compaction_loses_a_row(patch: Patch) -> None:
     real = LedgerIndex.move
-    patch.setattr(LedgerIndex, "move", lambda self, taken, rest, new: real(self, taken, rest, new[:-1]))
+    patch.setattr(
+        LedgerIndex,
+        "move",
+        lambda self, taken, rest, new, **others: real(self, taken, rest, new[:-1], **others),
+    )
 
 
 def rest_of_a_row_forgotten(patch: Patch) -> None:
     real = LedgerIndex.move
-    patch.setattr(LedgerIndex, "move", lambda self, taken, rest, new: real(self, taken, [], new))
+    patch.setattr(
+        LedgerIndex, "move", lambda self, taken, rest, new, **others: real(self, taken, [], new, **others)
+    )
 
 
 def moved_although_deleted(patch: Patch) -> None:
@@ -71,14 +77,14 @@ def rows_not_synced(patch: Patch) -> None:
     """
     real, write = LedgerIndex.move, SimKeyValue.write
 
-    def move(self: LedgerIndex, taken: Any, rest: Any, new: Any) -> None:
+    def move(self: LedgerIndex, taken: Any, rest: Any, new: Any, **others: Any) -> None:
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(
                 SimKeyValue,
                 "write",
                 lambda self, puts, deletes=(), *, sync: write(self, puts, deletes, sync=False),
             )
-            real(self, taken, rest, new)
+            real(self, taken, rest, new, **others)
 
     patch.setattr(LedgerIndex, "move", move)
 

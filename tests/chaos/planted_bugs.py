@@ -28,7 +28,6 @@ from tests.chaos.bookie_bugs import (
     BY_FLIPS,
     BY_LOST_INDEXES,
     Plant,
-    footer_synced_with_its_records,
     index_written_after_the_unlink,
 )
 from tests.chaos.compaction_bugs import COMPACTION_BUGS
@@ -65,8 +64,7 @@ def cases_for(plant: Plant, cases: list[str]) -> list[str]:
         return deleting
     if plant not in BY_LOST_INDEXES:
         return cases
-    scripts = ("compactions",) if plant is footer_synced_with_its_records else ("bursts", "overlaps")
-    lost = scripted_cases(scripts, (INDEX_LOST,))
+    lost = scripted_cases(("bursts", "overlaps"), (INDEX_LOST,))
     return [f"{case}:{seed}" for seed in range(8) for case in lost]
 
 

@@ -133,7 +133,7 @@ def ledger_without_a_record(patch: Patch) -> None:
             await save(self, **changes)
             return
 
-        async def last_only(puts: Any, deletes: Any = ()) -> Any:
+        async def last_only(puts: Any, deletes: Any = (), **_: Any) -> Any:
             versions = await transact(puts[-1:], deletes)
             await transact(puts[:-1])
             return versions

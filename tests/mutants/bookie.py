@@ -15,7 +15,52 @@ NAMED = "tests/bookie/offline/test_ledger_names.py::"
 JOURNAL = "geminga/bookie/journal/journal.py"
 TURNS = "tests/bookie/journal/test_turns.py::"
 
+DIRECTORY_REPLAY = "geminga/bookie/recovery/directory_replay.py"
+LEDGER_INDEX = "geminga/bookie/index/ledger_index.py"
+UNCOVERED = "geminga/bookie/entry_logs/uncovered.py"
+OLDER = "tests/bookie/recovery/test_older_index.py::"
+
 MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "an-older-index-is-believed",
+        DIRECTORY_REPLAY,
+        "        self._take_uncovered()\n        # Marks and lost rows",
+        "        # Marks and lost rows",
+        (OLDER + "test_each_entry_of_the_logs_is_served_and_no_log_is_deleted",),
+        "a ledger would be closed shorter than its bytes in the entry logs",
+    ),
+    Mutant(
+        "a-mismatch-keeps-no-log",
+        DIRECTORY_REPLAY,
+        "below = self._writer.position.log_id + 1 if self.mismatch else self._index.kept.below",
+        "below = self._index.kept.below * 0",
+        (OLDER + "test_each_entry_of_the_logs_is_served_and_no_log_is_deleted",),
+        "what the first start deletes could be missed when the right index is put back",
+    ),
+    Mutant(
+        "a-log-that-is-back-is-dead",
+        UNCOVERED,
+        "return bool(index.usage.get(log_id)) or log_id in index.dead",
+        "return True",
+        (OLDER + "test_a_log_that_is_put_back_is_served_and_not_deleted",),
+        "the advice to put the file back would end with its deletion",
+    ),
+    Mutant(
+        "a-compacted-log-is-not-known-as-dead",
+        LEDGER_INDEX,
+        ", *(_dead_put(dead) if emptied else [])]",
+        "]",
+        (OLDER + "test_a_compacted_log_does_not_bring_back_what_was_deleted_before",),
+        "ledgers that were deleted long ago would be set aside after a kill",
+    ),
+    Mutant(
+        "gaps-behind-what-was-found-are-not-named",
+        DIRECTORY_REPLAY,
+        "            self._torn.update(row.ledger_id for row in found)\n",
+        "",
+        (OLDER + "test_what_no_file_has_is_named",),
+        "a consumer would stop at entries that no message of the start has named",
+    ),
     Mutant(
         "the-queue-counts-bodies-without-their-prefix",
         JOURNAL,

@@ -112,4 +112,20 @@ MUTANTS: tuple[Mutant, ...] = (
         (DISKS + "test_the_metadata_refuses_delays_and_conflicts",),
         "that a refused write of the metadata fails",
     ),
+    Mutant(
+        "hits-of-cleared-rules-not-added-up",
+        "geminga/chaos/rules/faults.py",
+        "self.hits_by_kind[key] = self.hits_by_kind.get(key, 0) + armed.hits",
+        "self.hits_by_kind[key] = armed.hits",
+        ("tests/chaos/rules/test_rules.py",),
+        "that the hits of a kind never go back",
+    ),
+    Mutant(
+        "faults-outlive-their-test",
+        "geminga/testing/tenant.py",
+        "        for rule in self._rules:\n",
+        "        for rule in ():\n",
+        ("tests/testing/test_kit.py::test_the_example_project_passes_in_any_order",),
+        "that the test kit clears the faults of a test at its end, whatever the order",
+    ),
 )

@@ -74,4 +74,12 @@ MUTANTS = (
         E2E,
         "that the end of reading again is told",
     ),
+    Mutant(
+        "gap-of-a-follower-one-too-wide",
+        "geminga/events/event_log.py",
+        "                since = self._first - 1\n",
+        "                since = self._first\n",
+        ("tests/events/test_event_log.py",),
+        "the first event after a gap",
+    ),
 )

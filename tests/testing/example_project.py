@@ -10,6 +10,8 @@ import pulsar
 import pytest
 import trio
 
+from geminga.testing.tenant import Tenant
+
 SETTINGS = {
     "delayedDeliveryMinIndexCountPerBucket": "20",
     "managedLedgerMaxEntriesPerLedger": "20",
@@ -111,7 +113,12 @@ def test_a_slow_wire(geminga_tenant: Any, client: pulsar.Client) -> None:
     geminga_tenant.set_fault(place="wire", kind="latency", latency_ms=1, count=1)
 
 
-def test_faults_end_with_their_test(geminga_tenant: Any) -> None:
+def test_faults_end_with_their_test(geminga_tenant: Any, geminga_broker: Any) -> None:
+    """Here as another test's tenant would do it: the tests run in any order."""
+    other = Tenant(geminga_broker, "test-of-faults")
+    other.set_fault(place="wire", kind="latency", latency_ms=1, command="SEEK")
+    assert [state["rule"]["kind"] for state in geminga_tenant._ask("GET", "/geminga/faults")] == ["latency"]
+    other.close()
     assert geminga_tenant._ask("GET", "/geminga/faults") == []
 
 

@@ -17,6 +17,8 @@ from geminga.names import TopicName
 
 ROWS_MAX: Final = 20
 """Topics on the page."""
+KEPT_MAX: Final = 5
+"""Topics that are named as kept for compaction, those with the most bytes."""
 PICTURED_MAX: Final = 5
 """Subscriptions whose due times are drawn, those with the most delayed messages."""
 WRONG_MAX: Final = 12
@@ -49,6 +51,15 @@ class DueTimes(NamedTuple):
     left_out: int
 
 
+class Kept(NamedTuple):
+    """Topics that keep all their messages in place of compacting them."""
+
+    topics: int
+    stored_bytes: int
+    largest: list[tuple[int, str, str]]
+    """(bytes, topic, what keeps it: `request` or `threshold`), largest first."""
+
+
 class Overview(NamedTuple):
     at_ms: int
     """The time of these figures, up to a second before the request."""
@@ -62,6 +73,7 @@ class Overview(NamedTuple):
     memory: MemoryStatistics
     due: DueTimes | None
     """None: no message is delayed."""
+    kept: Kept
 
 
 class _Found:
@@ -75,6 +87,7 @@ class _Found:
         """(messages, topic, subscription)"""
         self.delayed_subscriptions = 0
         self.blocked: list[str] = []
+        self.kept = Kept(0, 0, [])
 
     def add(self, topic: TopicStatistics) -> None:
         row = _row_of(topic)
@@ -84,6 +97,13 @@ class _Found:
         # A broker may have a hundred thousand topics, and each may have thousands of subscriptions.
         if len(self.rows) > 50 * ROWS_MAX:
             self.rows = nlargest(ROWS_MAX, self.rows, key=_size)
+        if topic.kept_by:
+            largest = [*self.kept.largest, (topic.kept_bytes, topic.name, topic.kept_by)]
+            self.kept = Kept(
+                self.kept.topics + 1,
+                self.kept.stored_bytes + topic.kept_bytes,
+                nlargest(KEPT_MAX, largest),
+            )
         for subscription in topic.subscriptions.values():
             self._add_subscription(topic.name, subscription)
 
@@ -138,6 +158,7 @@ async def overview(view: BrokerView) -> Overview:
         view.statistics.of_broker().active_connections,
         view.process.memory(),
         await _due_times(view, found),
+        found.kept,
     )
 
 

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from geminga import __version__
 from geminga.admin.front.due_picture import due_picture, span_text
-from geminga.admin.front.overview import DueTimes, Overview, TopicRow
+from geminga.admin.front.overview import DueTimes, Kept, Overview, TopicRow
 
 REFRESH_S: Final = 5
 LINKS: Final = (
@@ -48,6 +48,7 @@ text{font-size:11px;fill:#4a5563}a{color:#1f5c99}.note{color:#5a6573}
 @media(prefers-color-scheme:dark){body{background:#14181d;color:#dde3ea}a{color:#7fb2e5}
 .wrong{background:#3a1c1a}th,td{border-color:#2c333b}text,.note{fill:#a3adb8;color:#a3adb8}.well{color:#6fce97}}
 """
+_KEPT_BY: Final = {"request": "a request for compaction", "threshold": "a compaction threshold"}
 # Names come from clients: even one that escaped its text could neither run a script nor load anything.
 CONTENT_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
 
@@ -65,6 +66,7 @@ def page(found: Overview, service_url: str) -> str:
             _wrong(found.wrong),
             _facts(found),
             _topics(found),
+            _kept(found.kept),
             _due(found.due, found.at_ms),
             _links(),
             "</body></html>\n",
@@ -128,6 +130,23 @@ def _link(topic: str) -> str:
     domain, _, rest = topic.partition("://")
     path = "/admin/v2/" + "/".join(quote(part, safe="") for part in [domain, *rest.split("/", 2)]) + "/stats"
     return f'<a href="{escape(path)}">{escape(topic)}</a>'
+
+
+def _kept(kept: Kept) -> str:
+    if not kept.topics:
+        return ""
+    rows = "".join(
+        f"<tr><td>{_link(name)}</td><td>{_KEPT_BY[by]}</td><td>{_bytes(size)}</td></tr>"
+        for size, name, by in kept.largest
+    )
+    topics = "One topic keeps" if kept.topics == 1 else f"{kept.topics:,} topics keep"
+    return (
+        f'<h2>Kept for compaction</h2><p class="note">{topics} all messages, {_bytes(kept.stored_bytes)}, '
+        "because this broker does not compact topics. To give that up, remove the compaction threshold, or "
+        "delete the subscription <code>__compaction</code> of the topic.</p>"
+        '<div class="scroll"><table><thead><tr><th>topic</th><th>because of</th><th>stored</th></tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>"
+    )
 
 
 def _due(due: DueTimes | None, now_ms: int) -> str:

@@ -156,6 +156,18 @@ def _of_space(bookie: BookieStatistics, stored: StoredCounts) -> Iterator[Figure
         "bookie_THREAD_RUNTIME_sum", "Milliseconds in garbage collections", space.collect_s * 1000, **done
     )
     yield one("geminga_bookie_ledgers_aside", "Ledgers kept without a record", bookie.ledgers_aside)
+    yield one(
+        "geminga_bookie_keeps_logs",
+        "1: entry logs are kept from deletion, as a start found files of several moments",
+        bookie.keeps_logs,
+    )
+    yield one("geminga_bookie_kept_logs", "Entry logs that would be deleted and are kept", bookie.kept_logs)
+    yield one("geminga_bookie_kept_bytes", "Bytes of these entry logs", bookie.kept_bytes)
+    yield one(
+        "geminga_bookie_confirmed_entries_missing",
+        "Entries that topics have confirmed and that no file had at the start",
+        bookie.confirmed_missing,
+    )
     yield one("geminga_bookie_entry_logs_deleted", "Entry logs deleted", bookie.entry_logs_deleted)
     yield one("geminga_bookie_entry_logs_compacted", "Entry logs compacted", bookie.logs_compacted)
     yield one("geminga_bookie_compacted_bytes", "Bytes that compaction has copied", bookie.compacted_bytes)
@@ -178,11 +190,13 @@ def _of_recovery(report: RecoveryReport) -> Iterator[Figure]:
         ("damages", "Damaged places in journals", len(report.damages)),
         ("index_rebuilt", "1: the index was rebuilt at the start", bool(report.index_rebuilt)),
         ("entries_indexed", "Entries indexed again from entry logs", report.entries_indexed),
+        ("mismatch", "1: the start found files of several moments", bool(report.mismatch)),
+        ("entries_found", "Entries in entry logs that an older index lacked", report.entries_found),
         ("entries_moved", "Entries found in another log than an old index named", report.entries_moved),
         ("logs_missing", "Entry logs that are not there", len(report.logs_missing)),
         ("logs_cut", "Entry logs that are cut short", len(report.logs_cut)),
         ("logs_damaged", "Damaged headers and footers of entry logs", len(report.logs_damaged)),
-        ("entries_missing", "Entries that no entry log and no journal has", report.entries_missing),
+        ("entries_missing", "Entries that the files name and none has", report.entries_missing),
         ("headers_restored", "Journals read in spite of a damaged header", len(report.headers_restored)),
     ):
         yield one(f"{prefix}_{name}", text, value)

@@ -59,6 +59,9 @@ FAMILIES = (
         "counter",
     ),
     DelayedFamily(
+        f"{_OWN}buckets_lost_at_start", "Buckets that were missing or damaged when the topic was loaded"
+    ),
+    DelayedFamily(
         f"{_OWN}messages_read_again_total",
         "Delayed messages whose times were read from the backlog again, as their bucket was lost",
         "counter",
@@ -145,6 +148,9 @@ def _of_life(buckets: BucketStatistics, labels: Labels) -> Iterator[Sample]:
     yield Sample(f"{_OWN}buckets_merged_total", labels, buckets.merged)
     for cause, count in buckets.lost.items():
         yield Sample(f"{_OWN}buckets_lost_total", (*labels, ("cause", cause)), count)
+    # A gauge beside the counter: a counter that is born with a loss shows no increase to Prometheus, and
+    # after a second start with a loss it has the value of the first.
+    yield Sample(f"{_OWN}buckets_lost_at_start", labels, buckets.lost.get("start", 0))
     yield Sample(f"{_OWN}messages_read_again_total", labels, buckets.read_again)
     yield Sample(f"{_OWN}buckets_rebuilt_total", labels, buckets.rebuilt)
 

@@ -22,6 +22,7 @@ from geminga.admin.metrics.families import (
     CONSUMER_FAMILIES,
     CURSOR_FAMILIES,
     EVICTIONS,
+    KEPT,
     PRODUCER_FAMILIES,
     SUBSCRIPTION_FAMILIES,
     SUMMED_OVER_BROKER,
@@ -178,6 +179,8 @@ class Columns:
         self._cursors = _Rows(CURSOR_FAMILIES)
         self._evicted: list[tuple[int, str, float]] = []
         """Rows of topics that lost something to a quota, by its kind."""
+        self._kept: list[tuple[int, str, float]] = []
+        """Rows of topics that keep all messages for compaction, by what asked for it."""
         self._delayed: dict[tuple[str, str], tuple[array[int], array[float]]] = {}
         """By family and further labels: rows, and the figure of each."""
         self._delayed_rows: dict[tuple[str, str, int], int] = {}
@@ -216,6 +219,8 @@ class Columns:
         for kind, count in zip(("size", "time"), topic.quota_evictions, strict=True):
             if count:
                 self._evicted.append((row, kind, float(count)))
+        if topic.kept_by:
+            self._kept.append((row, topic.kept_by, float(topic.kept_bytes)))
         for sample in delayed_metrics.samples_of_topic(topic):
             rows, values = self._delayed.setdefault(
                 (sample.name, labels_text(dict(sample.labels))), (array("q"), array("d"))
@@ -339,12 +344,13 @@ class Columns:
             if labels:
                 yield self._text.head(family.name, family.help, "gauge")
                 yield from _lines(family.name, labels, column)
-        if self._evicted:
-            yield self._text.head(EVICTIONS.name, EVICTIONS.help, "gauge")
-            yield from _sliced(
-                line(EVICTIONS.name, f'{self._rows.labels[row]},quota_type="{kind}"', value)
-                for row, kind, value in self._evicted
-            )
+        for some, label, found in ((EVICTIONS, "quota_type", self._evicted), (KEPT, "by", self._kept)):
+            if found:
+                yield self._text.head(some.name, some.help, "gauge")
+                yield from _sliced(
+                    line(some.name, f'{self._rows.labels[row]},{label}="{kind}"', value)
+                    for row, kind, value in found
+                )
         yield from self._below_topics()
         for name, help_text, kind, series in delayed_metrics.FAMILIES:
             if any(key[0] in (name, *series) for key in self._delayed):

@@ -242,6 +242,12 @@ EVICTIONS = Family(
     "quota_evictions",
 )
 
+KEPT = Family(
+    "geminga_compaction_kept_bytes",
+    "Bytes of a topic that keeps all messages in place of compacting them, by its reason: request, threshold",
+    "kept_bytes",
+)
+
 SUMMED_OVER_BROKER = frozenset(
     f"pulsar_{name}"
     for name in (

@@ -2,9 +2,10 @@
 
 `EntryLogWriter.write` takes a flushed write cache, sorted by ledger and entry; it is durable on return. A
 log that is long enough is closed with a footer. `EntryLogs.load` reads a row back and checks each record.
-Without the index, the entries of a log are found from its footer or record by record (`scan.py`). Compaction
-uses `logs_to_compact` to choose logs with few living records, and copies them in slices (`LogSlices`). Read
-`writer.py`, then `reader.py`.
+Without the index, the entries of a log are found from its footer or record by record (`scan.py`); a start
+does so for every record that the index does not cover (`uncovered.py`). Compaction uses `logs_to_compact` to
+choose logs with few living records, and copies them in slices (`LogSlices`). Read `writer.py`, then
+`reader.py`.
 
 After BookKeeper's entry logger, including the thresholds and intervals of minor and major compaction. A
 flush sorts instead of writing in order of arrival, which makes later reads of one ledger sequential. The

@@ -19,6 +19,7 @@ from geminga.bookie.records.ledger_name import LedgerName
 from geminga.bookie.records.records import Segment, compact, damaged_record
 from geminga.errors import CorruptData, StorageError
 from geminga.storage.disk import Disk, File
+from geminga.storage.removed_files import write_again
 
 # An open costs more than a short read, and a broker with a long backlog has hundreds of logs: a descriptor
 # for each would take those that connections need (`server/descriptors.py` divides them).
@@ -143,6 +144,31 @@ class EntryLogs:
         self._disk.unlink(entry_log_path(self.directory, log_id))
         return size
 
+    def size_bytes(self, log_id: int) -> int:
+        """The length of a log's file."""
+        with self._pinned(log_id) as file:
+            return file.size()
+
+    def write_again(self, log_id: int) -> bool:
+        """Write a removed log again if it is open for reading; durable on return. Returns whether it was.
+        Raises StorageError.
+        """
+        with self._lock:
+            log = self._open.get(log_id)
+            if log is None:
+                return False
+            log.readers += 1
+        try:
+            write_again(self._disk, log.file, entry_log_path(self.directory, log_id))
+        finally:
+            self._let_go(log)
+        return True
+
+    def is_whole(self, log_id: int) -> bool:
+        """Whether the log was closed, and its footer is right."""
+        with self._pinned(log_id) as file:
+            return read_footer_bytes(file) is not None
+
     def sync_directory(self) -> None:
         self._disk.sync_directory(self.directory)
 
@@ -172,10 +198,13 @@ class EntryLogs:
         try:
             yield log.file
         finally:
-            with self._lock:
-                log.readers -= 1
-                if log.doomed and not log.readers:
-                    log.file.close()
+            self._let_go(log)
+
+    def _let_go(self, log: _OpenLog) -> None:
+        with self._lock:
+            log.readers -= 1
+            if log.doomed and not log.readers:
+                log.file.close()
 
     def _doom(self, log: _OpenLog) -> None:
         # A descriptor that is closed under a reader could be another file's when it reads.

@@ -68,13 +68,18 @@ def read_rows(file: File, log_id: int, *, row_entries_max: int) -> list[LedgerRo
 
 
 def scan_rows(
-    file: File, log_id: int, *, row_entries_max: int, holes: list[int] | None = None
+    file: File,
+    log_id: int,
+    *,
+    row_entries_max: int,
+    holes: list[int] | None = None,
+    start: int = HEADER_BYTES,
 ) -> list[LedgerRow]:
     """The rows, found from the records alone, up to the first record that is not whole. The bytes behind
     that record are the rest of a flush that a crash cut short, or a footer.
 
     With `holes`, continues behind a damaged record whose length leads to a valid one, and adds the offsets
-    of such records to `holes`.
+    of such records to `holes`. Records before `start`, where a record begins or the log ends, are left out.
     """
     rows: list[LedgerRow] = []
     ends: list[int] = []
@@ -85,7 +90,7 @@ def scan_rows(
             rows.append(LedgerRow(ledger_id, Row(first, log_id, begin, compact(ends))))
 
     following = 0
-    for position, record_ledger, entry_id, length in _records(file, log_id, holes):
+    for position, record_ledger, entry_id, length in _records(file, log_id, holes, start):
         if entry_id == META_ENTRY_ID:
             continue
         # Rows describe records side by side. A ledger's next flush may continue its ids at another place in
@@ -114,12 +119,14 @@ def read_names(file: File, log_id: int) -> dict[int, LedgerName]:
     return names
 
 
-def _records(file: File, log_id: int, holes: list[int] | None) -> Iterator[tuple[int, int, int, int]]:
+def _records(
+    file: File, log_id: int, holes: list[int] | None, start: int = HEADER_BYTES
+) -> Iterator[tuple[int, int, int, int]]:
     """(offset, ledger id, entry id, length with its prefix) of each valid record; see `scan_rows`."""
     # A header that is damaged does not matter, one of another log does.
     if decode_header(file.pread(0, HEADER_BYTES)) not in (log_id, None):
         return
-    position = HEADER_BYTES
+    position = max(HEADER_BYTES, start)
     window, window_start = file.pread(position, SCAN_BYTES), position
     while True:
         record = record_at(window, position - window_start)

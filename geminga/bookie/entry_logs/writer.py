@@ -5,26 +5,37 @@ Blocking; for one thread at a time.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from geminga.bookie.entry_logs.entry_log_format import (
     HEADER_BYTES,
     FooterLedger,
     encode_footer,
     encode_header,
 )
-from geminga.bookie.index.index_format import Row, Usage
+from geminga.bookie.index.index_format import LogPosition, Row, Usage
 from geminga.bookie.index.ledger_index import LedgerRow
 from geminga.bookie.records.file_names import entry_log_path
 from geminga.bookie.records.ledger_name import META_ENTRY_ID, NAMELESS, LedgerName, encode_name
 from geminga.bookie.records.records import Segment, compact, pack_records
 from geminga.bookie.records.segment_map import SegmentMap
 from geminga.bookie.records.settings import BookieSettings
+from geminga.errors import StorageError
 from geminga.storage.disk import Disk, File
+from geminga.storage.removed_files import write_again
 
 # One system call for thousands of records; more would only add to the memory that a flush holds.
 WRITE_BYTES = 1 << 20
 """Records are written to the file in parts of about this size."""
 ROW_BYTES_MAX = 1 << 30
 """The limit of a row's length: its record ends are u32, counted from its start."""
+
+
+class _NamedLog(NamedTuple):
+    """The current log's file, as it was found by its name when it was made."""
+
+    path: str
+    identity: tuple[int, int] | None
 
 
 class EntryLogWriter:
@@ -38,6 +49,7 @@ class EntryLogWriter:
         self._settings = settings
         self._next_log_id = next_log_id
         self._file: File | None = None
+        self._named: _NamedLog | None = None
         self._log_id = 0
         self._end = 0
         self._synced = 0
@@ -52,6 +64,13 @@ class EntryLogWriter:
     def log_id(self) -> int | None:
         """The id of the log that is being written, which must not be deleted."""
         return self._log_id if self._file is not None else None
+
+    @property
+    def position(self) -> LogPosition:
+        """Where the next record goes; the beginning of the next log if none is being written."""
+        if self._file is None:
+            return LogPosition(self._next_log_id, 0)
+        return LogPosition(self._log_id, self._end)
 
     def write(self, cache: SegmentMap, names: dict[int, LedgerName]) -> list[LedgerRow]:
         """Write all entries of the cache, ledger by ledger in entry order. Durable on return. Returns the
@@ -74,10 +93,15 @@ class EntryLogWriter:
         return rows
 
     def finish(self) -> None:
-        """Close the current log with its footer. Durable on return. Does nothing without a current log."""
+        """Close the current log with its footer. Durable on return. Does nothing without a current log.
+        Raises StorageError if something else has removed the log, which stays open then.
+        """
         file = self._file
         if file is None:
             return
+        # The last moment at which such a log can be saved: nothing else may have it open.
+        if self.gone():
+            raise StorageError(f"{file.path}: removed, moved or replaced while it was being written")
         self._write_parts()
         if self._synced < self._end:
             # A crash may keep the footer and lose the records that it describes, and a start trusts a footer.
@@ -89,6 +113,7 @@ class EntryLogWriter:
             ledgers[ledger_id] = FooterLedger(usage, self._names.get(ledger_id, NAMELESS))
         file.append(encode_footer(self._end, ledgers, self._rows))
         file.sync()
+        self._named = None
         file.close()
         self._file = None
         self._rows = []
@@ -104,8 +129,26 @@ class EntryLogWriter:
         self._parts = []
         self._parts_bytes = 0
 
+    def gone(self) -> list[str]:
+        """The path of the current log if something else has removed, moved or replaced it. Call on any
+        thread.
+        """
+        named = self._named
+        # Nothing of ours removes the current log, so it must still be the current one after the look.
+        if named is None or self._disk.identity(named.path) == named.identity or self._named is not named:
+            return []
+        return [named.path]
+
+    def write_again(self) -> None:
+        """Write the current log again if it has been removed; durable on return. Only `abandon` and `close`
+        may follow. Raises StorageError.
+        """
+        if self._file is not None and self.gone():
+            write_again(self._disk, self._file, self._file.path)
+
     def close(self) -> None:
         """Close the file without a footer."""
+        self._named = None
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -165,6 +208,7 @@ class EntryLogWriter:
         # Now, not with the first flush's sync: rows that name this log may become durable before the next
         # sync of the directory, and a crash would leave them without a file.
         self._disk.sync_directory(self._directory)
+        self._named = _NamedLog(self._file.path, self._disk.identity(self._file.path))
         self._file.append(encode_header(self._log_id))
         self._end = self._synced = HEADER_BYTES
 

@@ -106,6 +106,19 @@ class IndexDatabase:
     def memory_bytes(self) -> int:
         return self._values.memory_bytes()
 
+    def gone_files(self) -> list[str]:
+        """As `RocksKeyValue.gone_files`."""
+        return self._values.gone_files()
+
+    def write_files_again(self) -> list[str]:
+        """As `RocksKeyValue.write_files_again`. If files are still gone then, the next start rebuilds the
+        index from the entry logs.
+        """
+        gone = self._values.write_files_again()
+        if gone and gone != [self.path]:
+            self._note(CorruptData(f"{gone[0]}: damaged, the file was removed while the broker ran"))
+        return gone
+
     def close(self) -> None:
         """As `KeyValue.close`. Ignores damage that closing finds: all synced data is durable or can be
         rebuilt by the next start.

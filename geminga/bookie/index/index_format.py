@@ -2,12 +2,15 @@
 
     "e" ledger u64 first u64      -> row         where the records of a run of entries are
     "g" log u64 ledger u64        -> usage       how much of an entry log is a ledger's
+    "k"                           -> kept        entry logs that are not deleted, as a start found a mismatch
     "l" ledger u64                -> state       fenced, deleted or aside; absent for all others
     "m"                           -> mark        the journal position up to which all is in entry logs
     "m" journal u32               -> mark        the mark for each further journal, numbered from 1
     "n"                           -> log u64     the next new entry log's id; none below it is used again
+    "p"                           -> log position  each record before it has a row, or needs none
     "r"                           -> text        why the index is being rebuilt, until it is
     "u"                           -> "1"         deleted ledgers may be among the rows: it was rebuilt
+    "x"                           -> log u64 *   logs without a living entry, which are to be deleted
 
 A row covers consecutive entries whose records are contiguous in one log. Rows of a ledger never overlap.
 """
@@ -33,6 +36,12 @@ REBUILD_KEY: Final = b"r"
 # Durable until the metadata has been asked: otherwise a crash right after a rebuild would serve ledgers that
 # had been deleted.
 UNSORTED_KEY: Final = b"u"
+# The files may be newer than the index: it was copied first, or an old copy was put back. The journals show
+# that only as long as they reach back to its mark, so the index also says how far it knows the entry logs.
+COVERED_KEY: Final = b"p"
+# A log without a row is one of these, or it was put back after the index was made without it.
+DEAD_KEY: Final = b"x"
+KEPT_KEY: Final = b"k"
 # All states lie together, so that they can be saved from a database in which another block is damaged.
 STATE_KEYS: Final = (b"l", b"m")
 """The range of the keys of all states."""
@@ -48,6 +57,7 @@ _SIZE: Final = struct.Struct(">I")
 _USAGE: Final = struct.Struct(">IQ")
 _STATE: Final = struct.Struct(">BQQ")
 _MARK: Final = struct.Struct(">QQ")
+_KEPT: Final = struct.Struct(">QI")
 FENCED: Final = 1
 DELETED: Final = 2
 ASIDE: Final = 3
@@ -87,6 +97,29 @@ def row_part(row: Row, first: int, last: int) -> Row:
 class Usage(NamedTuple):
     entries: int
     bytes: int
+
+
+class LogPosition(NamedTuple):
+    """A place in the entry logs of a directory, which are written one after the other."""
+
+    log_id: int
+    offset: int
+
+
+class Kept(NamedTuple):
+    """The entry logs that garbage collection spares after a mismatch, until an operator releases them."""
+
+    below: int = 0
+    """Logs with smaller ids are kept."""
+    short: tuple[tuple[int, int], ...] = ()
+    """(log id, length in bytes) of each log that was missing, truncated or without a footer when a start last
+    looked. A loss that was seen before is no new mismatch, and a log of another length is another file.
+    Ascending.
+    """
+    journals: tuple[tuple[int, int], ...] = ()
+    """(number of the journal directory from 0, journal id) of each journal that was needed and was not there.
+    If it is put back, it is read. Ascending.
+    """
 
 
 class State(NamedTuple):
@@ -183,6 +216,33 @@ def encode_state(state: State) -> bytes:
 def decode_state(value: bytes) -> State:
     kind, journal_id, offset = _STATE.unpack(value)
     return State(kind, JournalPosition(journal_id, offset))
+
+
+def encode_log_position(position: LogPosition) -> bytes:
+    return _MARK.pack(*position)
+
+
+def decode_log_position(value: bytes) -> LogPosition:
+    return LogPosition(*_MARK.unpack(value))
+
+
+def encode_kept(kept: Kept) -> bytes:
+    pairs = b"".join(_MARK.pack(*each) for each in (*kept.short, *kept.journals))
+    return _KEPT.pack(kept.below, len(kept.short)) + pairs
+
+
+def decode_kept(value: bytes) -> Kept:
+    below, short = _KEPT.unpack_from(value)
+    pairs = tuple(_MARK.iter_unpack(value[_KEPT.size :]))
+    return Kept(below, pairs[:short], pairs[short:])
+
+
+def encode_log_ids(log_ids: Sequence[int]) -> bytes:
+    return struct.pack(f">{len(log_ids)}Q", *log_ids)
+
+
+def decode_log_ids(value: bytes) -> tuple[int, ...]:
+    return struct.unpack(f">{len(value) // 8}Q", value)
 
 
 def encode_mark(mark: JournalPosition) -> bytes:

@@ -12,18 +12,29 @@ from typing import NamedTuple
 
 from geminga.bookie.index.index_format import (
     ASIDE,
+    COVERED_KEY,
+    DEAD_KEY,
     DELETED,
+    KEPT_KEY,
     LEDGER_ID_MAX,
     NEXT_LOG_KEY,
     REBUILD_KEY,
     UNSORTED_KEY,
+    Kept,
+    LogPosition,
     Row,
     State,
     Usage,
+    decode_kept,
+    decode_log_ids,
+    decode_log_position,
     decode_mark,
     decode_row,
     decode_state,
     decode_usage,
+    encode_kept,
+    encode_log_ids,
+    encode_log_position,
     encode_mark,
     encode_row,
     encode_state,
@@ -68,10 +79,24 @@ class LedgerIndex:
         """
         self.next_log_id = 1
         """The index never named a log with this id or a higher one."""
+        self.covered: LogPosition | None = None
+        """Every record before this position of the entry logs has a row, or was deleted or copied. Records
+        behind it are of a flush that a crash cut short, or the index is older than the logs. None before the
+        first flush, and in an index of a version that did not write it.
+        """
+        self.kept = Kept()
+        self.dead: frozenset[int] = frozenset()
+        """The logs that deletions and compactions have left without a living entry, until they are deleted.
+        Another log without a living entry was not there when the index was made, or never had a row.
+        """
+        self._own_from = 0
+        """Logs from this id on were written by this process."""
         self.rebuild_reason = ""
         """Why the index has to be rebuilt; "" again after the first marks."""
         self.unsorted = False
-        """True from a rebuild until `set_aside` was called, which separates the deleted ledgers."""
+        """True from a rebuild or another mismatch until `set_aside` was called, which separates the deleted
+        ledgers.
+        """
 
     def load(self) -> None:
         """Read the parts that are kept in memory. Raises CorruptData if the index is damaged."""
@@ -80,6 +105,10 @@ class LedgerIndex:
         self.rebuild_reason = (self._map.get(REBUILD_KEY) or b"").decode()
         self.unsorted = self._map.get(UNSORTED_KEY) is not None
         self.next_log_id = int.from_bytes(self._map.get(NEXT_LOG_KEY) or b"\1", "big")
+        covered, kept = self._map.get(COVERED_KEY), self._map.get(KEPT_KEY)
+        self.covered = decode_log_position(covered) if covered is not None else None
+        self.kept = decode_kept(kept) if kept is not None else Kept()
+        self.dead = frozenset(decode_log_ids(self._map.get(DEAD_KEY) or b""))
         for key, value in self._map.scan(usage_key(0, 0), usage_key(LEDGER_ID_MAX, 0)):
             log_id, ledger_id = split_key(key)
             self.usage.setdefault(log_id, {})[ledger_id] = decode_usage(value)
@@ -155,12 +184,31 @@ class LedgerIndex:
                     Usage(known.entries + usage.entries, known.bytes + usage.bytes) if known else usage
                 )
 
-    def flushed(self, rows: Sequence[LedgerRow], marks: tuple[JournalPosition, ...]) -> None:
+    def flushed(
+        self,
+        rows: Sequence[LedgerRow],
+        marks: tuple[JournalPosition, ...],
+        *,
+        covered: LogPosition | None = None,
+        kept: Kept | None = None,
+        looked_into: Collection[int] | None = None,
+    ) -> None:
         """Write the rows of a flushed write cache, and the marks, before which this directory needs nothing.
-        All or nothing; durable on return. The entry logs must be durable already.
+        All or nothing; durable on return. The entry logs must be durable already. `covered` and `kept`
+        replace the index's own, unless they are None: a recovery covers the logs only when it has looked at
+        all of them. Those of `looked_into` without a living entry are dead from then on, and logs from
+        `covered` on are this process' own.
         """
         assert len(marks) == len(self.marks)
-        self._write_rows(rows, marks)
+        named = {row.log_id for _, row in rows} | {log for log, ledgers in self.usage.items() if ledgers}
+        dead = frozenset(looked_into) - named if looked_into is not None else self.dead
+        dead_put = _dead_put(dead) if looked_into is not None else []
+        self._write_rows(rows, marks, [*_covered_put(covered), *_kept_put(kept), *dead_put])
+        self.dead = dead
+        if looked_into is not None and covered is not None:
+            self._own_from = covered.log_id
+        self.covered = covered or self.covered
+        self.kept = kept if kept is not None else self.kept
         # Memory follows the disk. The journals are released by `marks`; set before a write that fails, they
         # would give up entries that no index has.
         self.marks = marks
@@ -169,7 +217,15 @@ class LedgerIndex:
 
     def add_rows(self, rows: Sequence[LedgerRow]) -> None:
         """Add rows of entries that were found in a log."""
-        self._write_rows(rows, ())
+        self._write_rows(rows, (), [])
+
+    def keep(self, kept: Kept, *, unsorted: bool = False) -> None:
+        """Note which logs are kept from deletion; with `unsorted`, that deleted ledgers may be among the rows
+        as well, since the files are newer than the states. Durable on return.
+        """
+        self._map.write([*_kept_put(kept), *([(UNSORTED_KEY, b"1")] if unsorted else [])], sync=True)
+        self.kept = kept
+        self.unsorted = self.unsorted or unsorted
 
     def clear(self) -> None:
         """Remove all rows, the marks first. Fences and deletions are kept: no entry log has them, and
@@ -177,7 +233,8 @@ class LedgerIndex:
         """
         # First and synced: with rows gone and the mark still there, a crash would leave an empty index that
         # looks current.
-        self._map.write([], [mark_key(journal) for journal in range(len(self.marks))], sync=True)
+        marks = [mark_key(journal) for journal in range(len(self.marks))]
+        self._map.write([], [*marks, COVERED_KEY, DEAD_KEY], sync=True)
         for start in (entry_key(0, 0), usage_key(0, 0)):
             keys: list[bytes] = []
             for key, _ in self._map.scan(start, bytes([start[0] + 1])):
@@ -187,10 +244,17 @@ class LedgerIndex:
                     keys = []
             self._map.write([], keys, sync=True)
         self.usage = {}
+        self.dead = frozenset()
+        self.covered = None
         self.marks = (JournalPosition(0, 0),) * len(self.marks)
 
-    def _write_rows(self, rows: Sequence[LedgerRow], marks: tuple[JournalPosition, ...]) -> None:
-        puts = []
+    def _write_rows(
+        self,
+        rows: Sequence[LedgerRow],
+        marks: tuple[JournalPosition, ...],
+        others: Sequence[tuple[bytes, bytes]],
+    ) -> None:
+        puts = [*others]
         usage: dict[int, dict[int, Usage]] = {}
         for ledger_id, row in rows:
             puts.append((entry_key(ledger_id, row.first), encode_row(row)))
@@ -216,23 +280,33 @@ class LedgerIndex:
         # The reason for the rebuild goes in the batch of the first mark. Removed earlier, a crash would leave
         # an index that is half filled and does not say so; later, a sound one would be rebuilt.
         self._map.write(puts, [REBUILD_KEY] if self.rebuild_reason and is_complete else (), sync=True)
+        self._note_logs(rows)
         self.usage.update(usage)
         self.unsorted = self.unsorted or unsorted
 
     def _next_log(self, rows: Sequence[LedgerRow]) -> list[tuple[bytes, bytes]]:
         """The row "n" if these rows are in a log that is newer than all others."""
         following = max((row.log_id + 1 for _, row in rows), default=0)
-        if following <= self.next_log_id:
-            return []
-        self.next_log_id = following
-        return [(NEXT_LOG_KEY, following.to_bytes(8, "big"))]
+        return [(NEXT_LOG_KEY, following.to_bytes(8, "big"))] if following > self.next_log_id else []
 
-    def move(self, taken: Sequence[LedgerRow], rest: Sequence[LedgerRow], new: Sequence[LedgerRow]) -> None:
+    def _note_logs(self, rows: Sequence[LedgerRow]) -> None:
+        """Follow `_next_log`, once its row is written: a full disk may have refused it."""
+        self.next_log_id = max([self.next_log_id, *(row.log_id + 1 for _, row in rows)])
+
+    def move(
+        self,
+        taken: Sequence[LedgerRow],
+        rest: Sequence[LedgerRow],
+        new: Sequence[LedgerRow],
+        *,
+        covered: LogPosition | None = None,
+    ) -> None:
         """Move rows of entries that were copied to another log, in one synced batch. The copies are durable
         already.
 
         `taken` are rows of the index, or parts of them; `rest` are the remaining parts of these rows; `new`
-        are the rows of the copies. Rows of ledgers that were deleted meanwhile are left out.
+        are the rows of the copies. Rows of ledgers that were deleted meanwhile are left out. For `covered`,
+        see `flushed`.
         """
         usage = {row.log_id: dict(self.usage.get(row.log_id, {})) for _, row in (*taken, *new)}
         # Deleted while its records were copied. Rows written now would bring it back: `purge` may have run
@@ -263,17 +337,28 @@ class LedgerIndex:
             else:
                 deletes.append(usage_key(log_id, ledger_id))
                 del usage[log_id][ledger_id]
-        self._map.write([*puts.items(), *self._next_log(new)], deletes, sync=True)
+        # A log that a compaction empties may also have entries of ledgers that were deleted long ago.
+        emptied = {log_id for log_id, ledgers in usage.items() if not ledgers}
+        dead = self.dead | emptied
+        others = [*self._next_log(new), *_covered_put(covered), *(_dead_put(dead) if emptied else [])]
+        self._map.write([*puts.items(), *others], deletes, sync=True)
+        self._note_logs(new)
+        self.covered = covered or self.covered
+        self.dead = dead
         for log_id, ledgers in usage.items():
             if ledgers:
                 self.usage[log_id] = ledgers
             else:
                 self.usage.pop(log_id, None)
 
+    def is_deleted(self, ledger_id: int) -> bool:
+        """Whether the ledger has the state "deleted". It loses that when no file may have its entries."""
+        state = self.states.get(ledger_id)
+        return state is not None and state.kind == DELETED
+
     def lives_in(self, ledger_id: int, log_id: int) -> bool:
         """Whether the log has entries of the ledger, and the ledger is not deleted."""
-        state = self.states.get(ledger_id)
-        return (state is None or state.kind != DELETED) and ledger_id in self.usage.get(log_id, ())
+        return not self.is_deleted(ledger_id) and ledger_id in self.usage.get(log_id, ())
 
     def set_state(self, ledger_id: int, state: State) -> None:
         """Durable on return."""
@@ -298,9 +383,9 @@ class LedgerIndex:
         """The ledgers that are fenced, deleted, or aside."""
         return {ledger_id for ledger_id, state in list(self.states.items()) if state.kind == kind}
 
-    def purge(self) -> list[int]:
-        """Remove the rows of deleted ledgers; durable on return. Returns the number of ledgers whose rows
-        were removed.
+    def purge(self, covered: LogPosition | None = None, log_ids: Sequence[int] = ()) -> list[int]:
+        """Remove the rows of deleted ledgers; durable on return. Returns the ledgers whose rows were removed.
+        For `covered` see `flushed`; `log_ids` are the existing logs.
 
         The state "deleted" remains until the journal of its position is released, because a replay could
         find the ledger's entries until then.
@@ -324,7 +409,18 @@ class LedgerIndex:
                 deletes.append(state_key(ledger_id))
                 forgotten.append(ledger_id)
         if deletes:
-            self._map.write([], deletes, sync=True)
+            # Covered in the same batch: a compaction that was cut short may have left records of these
+            # ledgers behind the position, and without a state nothing would tell them from confirmed entries
+            # that the index has lost.
+            # The same goes for whole logs, which are deleted after this.
+            left = {log for log, ledgers in self.usage.items() if not ledgers.keys() <= set(purged)}
+            # A log that was put back while the bookie runs is none of these: no start has looked into it.
+            known = self.dead | self.usage.keys()
+            own = (log_id for log_id in log_ids if log_id >= self._own_from or log_id in known)
+            dead = frozenset(own) - left
+            self._map.write([*_covered_put(covered), *_dead_put(dead)], deletes, sync=True)
+            self.covered = covered or self.covered
+            self.dead = dead
         for ledger_id in purged:
             for log_id, ledgers in self.usage.items():
                 if ledger_id in ledgers:
@@ -338,3 +434,16 @@ class LedgerIndex:
         """Forget a deleted log, which no row names any more."""
         assert not self.usage.get(log_id)
         self.usage.pop(log_id, None)
+        self.dead -= {log_id}
+
+
+def _covered_put(covered: LogPosition | None) -> list[tuple[bytes, bytes]]:
+    return [(COVERED_KEY, encode_log_position(covered))] if covered is not None else []
+
+
+def _dead_put(dead: Collection[int]) -> list[tuple[bytes, bytes]]:
+    return [(DEAD_KEY, encode_log_ids(sorted(dead)))]
+
+
+def _kept_put(kept: Kept | None) -> list[tuple[bytes, bytes]]:
+    return [(KEPT_KEY, encode_kept(kept))] if kept is not None else []

@@ -1,8 +1,9 @@
 """Finds the ledgers that a stopped bookie would have after a recovery, without writing.
 
-Reads the index's rows of each ledger and log, and the tables of the journals' groups behind the marks, but
-no record. If the next start will rebuild an index, the index does not count: the entry logs and all journals
-decide then, and deleted ledgers are among theirs.
+Reads the index's rows of each ledger and log, the tables of the journals' groups behind the marks, and the
+records of entry logs that the index does not cover. If the next start will rebuild an index, the index does
+not count: the entry logs and all journals decide then, and deleted ledgers are among theirs. So they are if
+the logs have entries that neither the index nor a journal has: the index is older than the logs.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ from collections.abc import Iterator, Sequence, Set
 from typing import NamedTuple
 
 from geminga.bookie.entry_logs.scan import read_rows
+from geminga.bookie.entry_logs.uncovered import UnknownEntries, uncovered_rows
 from geminga.bookie.index.index_format import ASIDE, DELETED, Usage
 from geminga.bookie.index.ledger_index import LedgerIndex
 from geminga.bookie.journal.inventory import JournalInventory
+from geminga.bookie.journal.journal_format import Run as JournalRun
 from geminga.bookie.journal.scan import JournalScan
+from geminga.bookie.records.entry_ranges import EntryRanges, joined
 from geminga.bookie.records.file_names import (
     ENTRY_LOG_SUFFIX,
     entry_log_directory,
@@ -24,11 +28,14 @@ from geminga.bookie.records.file_names import (
 )
 from geminga.bookie.records.journal_position import JournalPosition
 from geminga.bookie.records.ledger_mapping import directory_index
+from geminga.bookie.records.records import Run
 from geminga.errors import CorruptData
 from geminga.storage.disk import Disk
 from geminga.storage.key_value import KeyValue
 
 NOWHERE = JournalPosition(0, 0)
+ROW_ENTRIES_MAX = 1000
+"""Entries of a row that is made from records; only its sums and ends count here."""
 
 
 class StoppedLedgerFiles(NamedTuple):
@@ -47,7 +54,9 @@ class HeldLedgers(NamedTuple):
     deleted: Set[int]
     """Ledgers that an index still has as deleted."""
     doubtful: Set[int]
-    """Ledgers of `held` whose index will be rebuilt: they may have been deleted."""
+    """Ledgers of `held` that may be deleted ones: their index will be rebuilt, or is older than the logs."""
+    unindexed: Sequence[Run] = ()
+    """Entries in entry logs that neither the index nor a journal has; the next start adds them."""
 
     @property
     def last_id(self) -> int:
@@ -67,12 +76,15 @@ def held_ledgers(disk: Disk, journals: Sequence[str], ledgers: Sequence[StoppedL
     for number, inventory in enumerate(inventories):
         if inventory is not None:
             _add_unflushed(inventory, number, directories)
+    for each in directories:
+        each.compare()
     held = {id_: usage for each in directories for id_, usage in each.held.items()}
     return HeldLedgers(
         held,
         {id_ for each in directories for id_ in each.aside & held.keys()},
         {id_ for each in directories for id_ in each.deleted},
         {id_ for each in directories if each.made_anew for id_ in each.held},
+        [run for each in directories for run in each.unindexed],
     )
 
 
@@ -101,6 +113,9 @@ class _Directory:
         self.held: dict[int, Usage] = {}
         self.aside: Set[int] = set()
         self.deleted: Set[int] = set()
+        self.unindexed: list[Run] = []
+        self._in_journals: dict[int, EntryRanges] = {}
+        """The entries of the ledgers in `unindexed` that are behind the marks."""
         self.marks = (NOWHERE,) * journals
         index = _readable(files.key_value, journals)
         self.made_anew = index is None or not any(index.marks[0]) or bool(index.rebuild_reason)
@@ -116,6 +131,7 @@ class _Directory:
             for ledger_id in self.deleted & self.held.keys():
                 del self.held[ledger_id]
             self.made_anew = index.unsorted
+            self._read_uncovered(disk, entry_log_directory(files.directory), index)
         else:
             self._read_logs(disk, entry_log_directory(files.directory))
 
@@ -126,17 +142,45 @@ class _Directory:
                 usage = Usage(known.entries + usage.entries, known.bytes + usage.bytes)
             self.held[ledger_id] = usage
 
+    def see(self, run: JournalRun) -> None:
+        """Note a run in a journal, behind the mark."""
+        known = self._in_journals.get(run.ledger_id)
+        if known is not None:
+            known.add(run.first, run.first + run.entries - 1)
+
+    def compare(self) -> None:
+        """Take out of `unindexed` what journals have; after all of them were seen."""
+        self.unindexed = joined(
+            Run(ledger_id, first, last)
+            for ledger_id, begin, end in sorted(self.unindexed)
+            for first, last in self._in_journals[ledger_id].missing(begin, end)
+        )
+        self.made_anew = self.made_anew or bool(self.unindexed)
+
+    def _read_uncovered(self, disk: Disk, directory: str, index: LedgerIndex) -> None:
+        ids = _log_ids(disk, directory)
+        unknown = UnknownEntries(index)
+        for rows in uncovered_rows(disk, directory, ids, index, row_entries_max=ROW_ENTRIES_MAX):
+            for ledger_id, row in unknown.rows(rows):
+                self.add(ledger_id, Usage(len(row.ends), row.ends[-1]))
+                self._in_journals.setdefault(ledger_id, EntryRanges())
+                self.unindexed.append(Run(ledger_id, row.first, row.last))
+
     def _read_logs(self, disk: Disk, directory: str) -> None:
-        if not disk.exists(directory):
-            return
-        ids = (parse_id(name, ENTRY_LOG_SUFFIX) for name in disk.list(directory))
-        for log_id in sorted(id_ for id_ in ids if id_ is not None):
+        for log_id in _log_ids(disk, directory):
             file = disk.open(entry_log_path(directory, log_id))
             try:
-                for ledger_id, row in read_rows(file, log_id, row_entries_max=1000):
+                for ledger_id, row in read_rows(file, log_id, row_entries_max=ROW_ENTRIES_MAX):
                     self.add(ledger_id, Usage(len(row.ends), row.ends[-1]))
             finally:
                 file.close()
+
+
+def _log_ids(disk: Disk, directory: str) -> list[int]:
+    if not disk.exists(directory):
+        return []
+    ids = (parse_id(name, ENTRY_LOG_SUFFIX) for name in disk.list(directory))
+    return sorted(id_ for id_ in ids if id_ is not None)
 
 
 def _readable(values: KeyValue | None, journals: int) -> LedgerIndex | None:
@@ -156,19 +200,23 @@ def _add_unflushed(inventory: JournalInventory, number: int, directories: Sequen
     logs may be known already, and are not counted again.
     """
     flushed = [set(directory.held) for directory in directories]
-    for ledger_id, entries, end in _runs(inventory, min(each.marks[number] for each in directories)):
-        of_ledger = directory_index(ledger_id, len(directories))
+    for run, end in _runs(inventory, min(each.marks[number] for each in directories)):
+        of_ledger = directory_index(run.ledger_id, len(directories))
         directory = directories[of_ledger]
-        if end > directory.marks[number] and ledger_id not in flushed[of_ledger]:
-            directory.add(ledger_id, Usage(entries, 0))
+        if end > directory.marks[number]:
+            directory.see(run)
+            if run.ledger_id not in flushed[of_ledger]:
+                directory.add(run.ledger_id, Usage(run.entries, 0))
 
 
-def _runs(inventory: JournalInventory, start: JournalPosition) -> Iterator[tuple[int, int, JournalPosition]]:
-    """Ledger, number of entries, and end of the group, of each run from `start` on."""
+def _runs(
+    inventory: JournalInventory, start: JournalPosition
+) -> Iterator[tuple[JournalRun, JournalPosition]]:
+    """Each run from `start` on, and the end of its group."""
     for header in inventory.readable(start):
         journal_id = header.journal_id
         with inventory.open(journal_id) as file:
             scan = JournalScan(file, header, synced_end=inventory.synced_end(journal_id, start))
             for runs, end in scan.run_tables(start.offset if journal_id == start.journal_id else 0):
                 for run in runs:
-                    yield run.ledger_id, run.entries, JournalPosition(journal_id, end)
+                    yield run, JournalPosition(journal_id, end)

@@ -211,6 +211,14 @@ class BookieStatistics:
     ledgers_deleted: int
     ledgers_aside: int
     """Ledgers that are kept but not served, because the metadata has no record of them."""
+    confirmed_missing: int = 0
+    """Entries that topics have confirmed and that no file had at the start."""
+    keeps_logs: bool = False
+    """Whether entry logs are kept from deletion after a mismatch."""
+    kept_logs: int = 0
+    """Entry logs that would have been deleted otherwise, at the last garbage collection."""
+    kept_bytes: int = 0
+    """The length of these logs."""
     space: SpaceStatistics = NOTHING
     found: ReadStatistics = NOTHING_READ
     """The layers in which reads found their entries."""

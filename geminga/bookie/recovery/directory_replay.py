@@ -3,12 +3,18 @@ the journals are new to it.
 
 Entries from the journals go into a write cache, which is flushed like any other. Entries that the index has
 already are skipped, so a second replay changes nothing.
+
+The rule about the end of a ledger is in `finish`, and nowhere else: when it returns, each whole record in any
+entry log and each whole entry in any journal has a row, unless its ledger is deleted. So
+`Bookie.last_entry_id` never is less than what some file of the directory has, and a ledger that is closed at
+it loses nothing. If the files had entries that the index should have known, it is older than they are: a
+mismatch, after which no log is deleted (`Kept`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from geminga.bookie.entry_logs.log_ends import look_at_ends
 from geminga.bookie.entry_logs.missing_logs import (
@@ -19,8 +25,9 @@ from geminga.bookie.entry_logs.missing_logs import (
 )
 from geminga.bookie.entry_logs.missing_logs import gaps as find_gaps
 from geminga.bookie.entry_logs.reader import EntryLogs
+from geminga.bookie.entry_logs.uncovered import UnknownEntries, uncovered_rows
 from geminga.bookie.entry_logs.writer import EntryLogWriter
-from geminga.bookie.index.index_format import DELETED, Row
+from geminga.bookie.index.index_format import Kept, Row
 from geminga.bookie.index.ledger_index import LedgerIndex, LedgerRow
 from geminga.bookie.journal.journal_format import Run
 from geminga.bookie.records.entry_ranges import joined
@@ -51,14 +58,20 @@ class DirectoryReplay:
         """`settings` are the directory's share."""
         self.counts: Counter[str] = Counter()
         self.index_rebuilt = ""
-        self.entries_indexed = self.entries_moved = 0
+        self.entries_indexed = self.entries_moved = self.entries_found = 0
+        self.mismatch = ""
+        """After `finish`: what this start was the first to see of index and files that are not of one moment;
+        "" if they are.
+        """
         self.logs_missing: tuple[int, ...] = ()
         self.logs_cut: tuple[int, ...] = ()
         """Logs that end before the last record that the index has in them."""
         self.logs_damaged: tuple[str, ...] = ()
         """Where headers, footers and trailers are damaged; such damage loses no entry."""
         self.missing: list[EntryRun] = []
-        """After `finish`: the entries that the index has in logs that are missing or truncated."""
+        """After `finish`: the entries that the index has in logs that are missing or truncated, and those
+        between others of their ledger that no file has.
+        """
         self.names: dict[int, LedgerName] = {}
         """The names of the ledgers that begin in the replayed part of the journals."""
         self.path = logs.directory
@@ -77,6 +90,14 @@ class DirectoryReplay:
         """For each ledger, the entries before its last one that are in no log and were not found in a
         journal yet.
         """
+        self._log_ids: list[int] = []
+        self._behind_damage: list[LedgerRow] = []
+        """After a rebuild: rows of records behind damaged ones."""
+        self._unknown: UnknownEntries | None = None
+        self._living: set[int] = set()
+        self._lost_journals: set[tuple[int, int]] = set()
+        self._torn: set[int] = set()
+        """Ledgers that may lack entries between others."""
 
     @property
     def marks(self) -> tuple[JournalPosition, ...]:
@@ -85,30 +106,38 @@ class DirectoryReplay:
 
     def check_index(self, is_older: IsOlder) -> None:
         """Rebuild the index if it cannot be right; the marks are (0, 0) then."""
-        log_ids = self._logs.ids()
+        log_ids = self._log_ids = self._logs.ids()
         # An index without a mark beside existing logs was lost or put aside. Taken for current it would serve
         # none of their entries, and the next garbage collection would delete the logs, in which it knows no
         # living ledger.
         if not any(self.marks[0]):
             # Before the first mark nothing is ever flushed, so there can be no log.
             self.index_rebuilt = self._index.rebuild_reason or ("it was lost" if log_ids else "")
-        # The journals are the only witness: an index that was restored from a copy is sound by itself.
+        # An index that was restored from a copy is sound by itself. The journals tell its age as long as they
+        # reach back to its mark; `finish` asks the entry logs.
         elif is_older(self.marks):
             self.index_rebuilt = "it is older than the journal"
         directory, entries_max = self._logs.directory, self._settings.row_entries_max
         # The reason is kept in the index until the first mark, so a crash during the rebuild begins it again.
         if self.index_rebuilt:
-            self.entries_indexed = rebuild_index(
-                self._disk, directory, log_ids, self._index, row_entries_max=entries_max
-            )
+            self.notice(f"the index was rebuilt: {self.index_rebuilt}")
+            rebuilt = rebuild_index(self._disk, directory, log_ids, self._index, row_entries_max=entries_max)
+            self.entries_indexed, self._behind_damage = rebuilt
             return
         # Not after a rebuild: its rows come from the logs as they are, so none can lead beyond a log's end.
         self._lengths, remarks = look_at_ends(self._disk, directory, log_ids, self._index)
         self.logs_damaged = tuple(remarks)
         if self._lengths:
+            if not {*self._lengths.items()} <= {*self._index.kept.short}:
+                self.notice("the index names entries that entry logs do not have")
             self.entries_moved = find_moved_entries(
                 self._disk, directory, log_ids, self._lengths, self._index, row_entries_max=entries_max
             )
+
+    @property
+    def keeps_files(self) -> bool:
+        """Whether nothing that is there may be deleted or overwritten."""
+        return bool(self._index.kept.below)
 
     @property
     def wants_refill(self) -> bool:
@@ -118,7 +147,7 @@ class DirectoryReplay:
     def take(self, segment: Segment) -> None:
         """Add entries of a ledger that belongs here, from behind the marks."""
         ledger_id = segment.ledger_id
-        if self._is_deleted(ledger_id):
+        if self._index.is_deleted(ledger_id):
             # The state "deleted" outlives the rows for this one case: without it a crash would bring back a
             # topic's data that an operator had deleted.
             self.counts["deleted"] += len(segment.ends)
@@ -138,9 +167,36 @@ class DirectoryReplay:
         # One entry of a group of 4 MiB must not keep those 4 MiB in memory; recovery has the write cache's
         # bound.
         # Its group's other entries may be another directory's, or known: they are not kept alive for it.
+        if segment.first > last + 1:
+            self._torn.add(ledger_id)
         self._cache.add(segment.detached())
         self._last[ledger_id] = segment.last
         self.counts["replayed"] += len(segment.ends)
+
+    @property
+    def looks_into_old_journals(self) -> bool:
+        """Whether journals from before the mark may have entries that the index does not: one of them may
+        have been put back after a mismatch.
+        """
+        return bool(self._index.kept.below) and not self.index_rebuilt
+
+    def take_old(self, segment: Segment, journal: tuple[int, int]) -> None:
+        """Keep what the index lacks of these entries, from a journal before the mark: its directory's number,
+        and its id. Ledgers that the index does not have at all may have been deleted, and are left out, but
+        for a journal that was missing before.
+        """
+        if self._unknown is None:
+            # What came with the replay is to be known.
+            self._flush(self.marks, [])
+            self._unknown = UnknownEntries(self._index)
+            self._living = self._index.ledgers()
+        if segment.ledger_id not in self._living and journal not in self._index.kept.journals:
+            return
+        for first, last in self._unknown.take(segment.ledger_id, segment.first, segment.last):
+            self.notice("journals from before the index's mark have entries that the index does not")
+            self._cache.add(segment.part(first, last).detached())
+            self._torn.add(segment.ledger_id)
+            self.entries_found += last - first + 1
 
     def refill(self, segment: Segment) -> int:
         """Keep those of these entries, from anywhere in the journals, that should be in a log and are not;
@@ -148,7 +204,7 @@ class DirectoryReplay:
         """
         ledger_id = segment.ledger_id
         # The usual start returns here: looking for gaps reads all rows of a ledger.
-        if not (self.index_rebuilt or self._lengths) or self._is_deleted(ledger_id):
+        if not (self.index_rebuilt or self._lengths) or self._index.is_deleted(ledger_id):
             return 0
         gaps = self._gaps.get(ledger_id)
         if gaps is None:
@@ -171,18 +227,85 @@ class DirectoryReplay:
             self._flush(self.marks, [])
 
     def finish(self, marks: tuple[JournalPosition, ...]) -> None:
-        """Flush all added entries: on return they are in entry logs and index, and nothing before `marks` is
-        needed.
+        """Flush all added entries, and look into what the index does not cover. On return all that the files
+        have is in entry logs and index, and nothing before `marks` is needed.
         """
+        # After the journals, which have the same entries after a crash: only what they lack shows that the
+        # index is older than the logs.
+        self._take_uncovered()
         # Marks and lost rows go in one batch. If the marks went first, a crash in between would skip the
         # damaged group at the next start and a reader would take the missing entries for never written.
         if marks != self.marks:
-            self._flush(marks, self._lost)
+            self._flush(marks, self._lost, is_last=True)
         self._look_for_missing()
+
+    def _take_uncovered(self) -> None:
+        """Add rows for the entries that logs have and neither the index nor a journal."""
+        unknown: UnknownEntries | None = None
+        directory, entries_max = self._logs.directory, self._settings.row_entries_max
+        pieces = (
+            uncovered_rows(self._disk, directory, self._log_ids, self._index, row_entries_max=entries_max)
+            if not self.index_rebuilt
+            else iter([self._behind_damage] if self._behind_damage else [])
+        )
+        for rows in pieces:
+            if unknown is None:
+                # The usual start has no such record, and does not come here. The marks stay: until all logs
+                # were looked into, a crash begins all of this again.
+                self._flush(self.marks, [])
+                unknown = UnknownEntries(self._index)
+            found = unknown.rows(rows)
+            if found and not self.index_rebuilt:
+                self.notice("entry logs have entries that neither the index nor a journal has")
+            self._index.add_rows(found)
+            self._torn.update(row.ledger_id for row in found)
+            entries = sum(len(row.ends) for _, row in found)
+            if self.index_rebuilt:
+                self.entries_indexed += entries
+            else:
+                self.entries_found += entries
+
+    def miss(self, journal: tuple[int, int], path: str) -> None:
+        """The replay needed this journal, and it is not there: its directory's number, and its id."""
+        self._lost_journals.add(journal)
+        self.notice(f"{path} is not there, and the index's mark lies in it or before it")
+
+    def notice(self, mismatch: str) -> None:
+        """Keep all logs and journals from now on: this start is the first to see a mismatch. Durable on
+        return.
+        """
+        if not self.mismatch:
+            self.mismatch = mismatch
+            # Before the index is mended: after a crash in between a mended index shows no mismatch any more.
+            kept = self._index.kept._replace(below=self._writer.position.log_id)
+            # A rebuild says by itself, with its first mark, that its ledgers are unsorted.
+            self._index.keep(kept, unsorted=not self.index_rebuilt)
+
+    def _kept(self) -> Kept | None:
+        """What the index has to note about logs that are kept; None if that has not changed."""
+        # Everything that is there now, what this recovery has written included: entries of a journal that is
+        # used again later are only there.
+        below = self._writer.position.log_id + 1 if self.mismatch else self._index.kept.below
+        short = dict(self._lengths)
+        if below:
+            # A log that was not whole when the index was made may be replaced by a whole copy.
+            sizes = {log_id: self._logs.size_bytes(log_id) for log_id in self._log_ids}
+            known = {log_id: size for log_id, size in self._index.kept.short if sizes.get(log_id) == size}
+            short = known | self._unclosed(sizes) | short
+        journals = {*self._index.kept.journals, *self._lost_journals} if below else ()
+        kept = Kept(below, tuple(sorted(short.items())), tuple(sorted(journals)))
+        return kept if kept != self._index.kept else None
+
+    def _unclosed(self, sizes: Mapping[int, int]) -> dict[int, int]:
+        """After a rebuild: the lengths of logs without a footer, or with a damaged one."""
+        if not self.index_rebuilt:
+            return {}
+        return {log_id: size for log_id, size in sizes.items() if not self._logs.is_whole(log_id)}
 
     def _look_for_missing(self) -> None:
         named: set[int] = set()
-        self.missing = joined(self._missing_runs(named))
+        missing = [*self._missing_runs(named), *self._torn_runs()]
+        self.missing = joined(sorted(missing))
         present = set(self._logs.ids()) if named else set()
         self.logs_missing = tuple(sorted(named - present))
         self.logs_cut = tuple(sorted(named & present))
@@ -193,10 +316,25 @@ class DirectoryReplay:
         """
         for ledger_id, row in missing_rows(self._index, self._lengths):
             named.add(row.log_id)
-            if not self._is_deleted(ledger_id):
+            if not self._index.is_deleted(ledger_id):
                 yield EntryRun(ledger_id, row.first, row.last)
 
-    def _flush(self, marks: tuple[JournalPosition, ...], lost: Sequence[tuple[Run, str]]) -> None:
+    def _torn_runs(self) -> Iterator[EntryRun]:
+        """The entries between others of their ledger that have no row. After a rebuild all ledgers are looked
+        at: a log that is gone leaves no trace in a new index.
+        """
+        for ledger_id in sorted(self._index.ledgers() if self.index_rebuilt else self._torn):
+            if not self._index.is_deleted(ledger_id):
+                for first, last in find_gaps(self._index, ledger_id, {}):
+                    yield EntryRun(ledger_id, first, last)
+
+    def _flush(
+        self,
+        marks: tuple[JournalPosition, ...],
+        lost: Sequence[tuple[Run, str]],
+        *,
+        is_last: bool = False,
+    ) -> None:
         rows = []
         written = self._writer.write(self._cache, self.names)
         # Rows that fill a gap replace the row that led nowhere in a batch of their own. Put with the others
@@ -210,7 +348,10 @@ class DirectoryReplay:
                 rows.append(each)
         rows += self._lost_rows(lost)
         self._cache = SegmentMap()
-        self._index.flushed(rows, marks)
+        # Covered last: an earlier flush writes to a new log, behind records that were not looked into yet.
+        covered, kept = (self._writer.position, self._kept()) if is_last else (None, None)
+        looked_into = self._logs.ids() if is_last else None
+        self._index.flushed(rows, marks, covered=covered, kept=kept, looked_into=looked_into)
 
     def _lost_rows(self, lost: Sequence[tuple[Run, str]]) -> list[LedgerRow]:
         """Rows for destroyed entries: a read of one fails with the damaged offset, and its id counts as
@@ -218,7 +359,7 @@ class DirectoryReplay:
         """
         rows = []
         for run, damage in lost:
-            if self._is_deleted(run.ledger_id):
+            if self._index.is_deleted(run.ledger_id):
                 continue
             missing = [
                 entry_id
@@ -234,7 +375,3 @@ class DirectoryReplay:
         if last is None:
             last = self._last[ledger_id] = self._index.last_entry_id(ledger_id)
         return last
-
-    def _is_deleted(self, ledger_id: int) -> bool:
-        state = self._index.states.get(ledger_id)
-        return state is not None and state.kind == DELETED

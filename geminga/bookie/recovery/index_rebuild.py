@@ -8,6 +8,7 @@ fences with it, but no ledger is written to after a restart anyway.
 from __future__ import annotations
 
 import logging
+from typing import NamedTuple
 
 from geminga.bookie.entry_logs.scan import read_footer, scan_rows
 from geminga.bookie.index.index_format import Row, row_part
@@ -19,12 +20,20 @@ from geminga.storage.disk import Disk, File
 log = logging.getLogger("geminga.bookie")
 
 
+class Rebuilt(NamedTuple):
+    entries: int
+    """The entries that were found before any damage."""
+    behind_damage: list[LedgerRow]
+    """Rows of records behind a damaged one, which are not in the index yet."""
+
+
 def rebuild_index(
     disk: Disk, directory: str, log_ids: list[int], index: LedgerIndex, *, row_entries_max: int
-) -> int:
-    """Fill the index from these logs; returns the number of entries found. The marks are unset until all is
-    durable, so a start repeats an interrupted rebuild. Every journal is replayed afterwards, which adds the
-    entries that are in no log.
+) -> Rebuilt:
+    """Fill the index from these logs. The marks are unset until all is durable, so a start repeats an
+    interrupted rebuild. Every journal is replayed afterwards, which adds the entries that are in no log; the
+    rows behind damage are added after that. The replay takes a ledger's last entry in the index for proof
+    that the earlier ones are there, so rows behind a gap would keep the journals from filling it.
     """
     # Rows of a damaged index are not mixed with those of the logs: they may name logs that are gone, and
     # nothing tells a stale row from a current one.
@@ -48,12 +57,8 @@ def rebuild_index(
         ]
         entries += sum(len(row.ends) for _, row in rows)
         index.add_rows(rows)
-        # Kept back until all logs are read: whether an entry behind damage may be used depends on what the
-        # other logs have of its ledger.
         behind += damaged
-    rows = _rows_behind_damage(behind, covered)
-    index.add_rows(rows)
-    return entries + sum(len(row.ends) for _, row in rows)
+    return Rebuilt(entries, behind)
 
 
 def _rows_of(file: File, log_id: int, row_entries_max: int) -> tuple[list[LedgerRow], list[LedgerRow]]:
@@ -71,28 +76,6 @@ def _rows_of(file: File, log_id: int, row_entries_max: int) -> tuple[list[Ledger
     # Before the hole the log is a flush in order. Behind it an entry's predecessor may be the damaged one.
     behind = [found for found in rows if found.row.offset > holes[0]]
     return rows[: len(rows) - len(behind)], behind
-
-
-def _rows_behind_damage(found: list[LedgerRow], covered: dict[int, EntryRanges]) -> list[LedgerRow]:
-    """The rows that continue, without a gap, the known entries of their ledgers.
-
-    If a ledger lacks entries and this is the rest of a flush that a crash cut short, the journal has those
-    entries and all that follow. The replay must add them, so this must not treat the ledger as complete. If
-    the journal is gone, the ledger ends before the damaged record.
-    """
-    rows: list[LedgerRow] = []
-    for ledger_id, row in sorted(found, key=lambda found: (found.ledger_id, found.row.first)):
-        known = covered.setdefault(ledger_id, EntryRanges())
-        missing = known.missing_before(row.first)
-        if missing is None:
-            rows += (LedgerRow(ledger_id, piece) for piece in _new_parts(known, row))
-        else:
-            log.warning(
-                "entries %d to %d of ledger %d were not found in entry logs; unless the journal has them, the"
-                " ledger ends there, and entries %d to %d in entry log %d are not served",
-                *(missing, row.first - 1, ledger_id, row.first, row.last, row.log_id),
-            )
-    return rows
 
 
 def _new_parts(covered: EntryRanges, row: Row) -> list[Row]:

@@ -9,6 +9,7 @@ from geminga.bookie.journal.files import JournalFiles
 from geminga.bookie.journal.inventory import JournalInventory
 from geminga.bookie.journal.journal_format import FileHeader
 from geminga.bookie.journal.scan import Damage, JournalScan, ScannedGroup
+from geminga.bookie.records.file_names import JOURNAL_SUFFIX, parse_id
 from geminga.bookie.records.journal_position import JournalPosition
 from geminga.bookie.records.ledger_mapping import directory_index
 from geminga.bookie.records.settings import BookieSettings
@@ -84,6 +85,28 @@ class JournalReplay:
                         if directory.wants_refill and end <= directory.marks[self._number]:
                             directory.refill(segment)
                             directory.flush_if_full()
+
+    def replay_old(self, directories: Sequence[DirectoryReplay]) -> None:
+        """Pass to directories that look into them the entries of journals before their marks."""
+        if not any(directory.looks_into_old_journals for directory in directories):
+            return
+        for header in self._inventory.readable(JournalPosition(0, 0)):
+            with self._inventory.open(header.journal_id) as file:
+                for group in JournalScan(file, header, synced_end=None).groups(0):
+                    end = JournalPosition(header.journal_id, group.end)
+                    for segment in group.segments:
+                        directory = directories[directory_index(segment.ledger_id, len(directories))]
+                        if directory.looks_into_old_journals and end <= directory.marks[self._number]:
+                            directory.take_old(segment, (self._number, header.journal_id))
+                            directory.flush_if_full()
+
+    def lost_files(self) -> dict[tuple[int, int], str]:
+        """After `replay`: the paths of journals that were begun and are not there, by the directory's number
+        and their id.
+        """
+        names = (damage.path.rpartition("/")[2] for damage in self.damages)
+        ids = {parse_id(name, JOURNAL_SUFFIX) for name in names} - {None, *self._inventory.found}
+        return {(self._number, id_): self._inventory.path(id_) for id_ in sorted(filter(None, ids))}
 
     def begin(self, journal_id: int) -> JournalFiles:
         """Start a new journal, durable on return. Journals that were read are not overwritten yet."""

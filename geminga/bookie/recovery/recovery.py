@@ -57,6 +57,11 @@ class Recovery:
         starts = needed_from(directory.marks for directory in self._directories)
         for journal, start in zip(self._journals, starts, strict=True):
             journal.replay(start, self._directories)
+        for journal in self._journals:
+            journal.replay_old(self._directories)
+            for lost, path in journal.lost_files().items():
+                for directory in self._directories:
+                    directory.miss(lost, path)
         # The new id lies above every file and every mark. A mark may name a file that is gone; a journal with
         # that id made now would pass for the one the mark means, and the loss would never be noticed.
         latest = [max(of_journal) for of_journal in zip(*(d.marks for d in self._directories), strict=True)]
@@ -73,12 +78,21 @@ class Recovery:
                 # other's older mark; the first one knows its entries already. So no transaction over several
                 # indexes is needed.
                 directory.finish(marks)
-            for journal, each in zip(self._journals, files, strict=True):
-                # Last: written over any earlier, a journal could be missing for a recovery after a crash of
-                # this one.
-                each.reuse(journal.spent())
+            # After a mismatch no file that was there is overwritten until an operator releases them: another
+            # copy of the index, the logs or the journals may be the right one.
+            if not any(directory.keeps_files for directory in self._directories):
+                for journal, each in zip(self._journals, files, strict=True):
+                    # Last: written over any earlier, a journal could be missing for a recovery after a crash
+                    # of this one.
+                    each.reuse(journal.spent())
             opened.pop_all()
         return files
+
+    @property
+    def mismatch(self) -> str:
+        """What this start was the first to see of files that are not of one moment; "" if they are."""
+        found = [directory.mismatch for directory in self._directories if directory.mismatch]
+        return "; ".join(dict.fromkeys(found))
 
     def _is_older(self, marks: tuple[JournalPosition, ...]) -> bool:
         return any(journal.starts_after(mark) for journal, mark in zip(self._journals, marks, strict=True))
@@ -101,6 +115,8 @@ class Recovery:
             headers_restored=tuple(path for journal in journals for path in journal.headers_restored),
             index_rebuilt=self._rebuilt(),
             entries_indexed=sum(directory.entries_indexed for directory in directories),
+            mismatch=self.mismatch,
+            entries_found=sum(directory.entries_found for directory in directories),
             entries_moved=sum(directory.entries_moved for directory in directories),
             logs_missing=tuple(log_id for directory in directories for log_id in directory.logs_missing),
             logs_cut=tuple(log_id for directory in directories for log_id in directory.logs_cut),

@@ -17,8 +17,7 @@ RUNS_NAMED_MAX: Final = 20
 # one subscription, and only the operator can know whether a copy exists.
 WHAT_TO_DO: Final = (
     "if there is a copy of the file, stop the broker, put the copy in its place and start again; if there is"
-    " none, `geminga topics skip` takes a subscription past the entries; `geminga bookie verify` lists all"
-    " damage while the broker is stopped"
+    " none, `geminga topics skip` takes a subscription past the entries"
 )
 
 
@@ -48,6 +47,12 @@ class RecoveryReport:
     """Why the index was rebuilt from the entry logs; "" if it was not."""
     entries_indexed: int = 0
     """Entries that the rebuild found in entry logs."""
+    mismatch: str = ""
+    """Why index, entry logs and journals are not of one moment, if no earlier start has seen that; "" if they
+    are. No entry log that was there is deleted then (`LedgerIndex.kept`).
+    """
+    entries_found: int = 0
+    """Entries that were in entry logs, and neither in the index nor in a journal: the index is older."""
     entries_moved: int = 0
     """Entries that were not in the log that the index named. They were in another log, if the index is an
     old copy, or in a journal, if the log is lost.
@@ -57,7 +62,9 @@ class RecoveryReport:
     logs_cut: tuple[int, ...] = ()
     """Entry logs that end before the last record that the index has in them; reads beyond their end fail."""
     entries_missing: int = 0
-    """Entries of missing or truncated logs that are in no journal."""
+    """Entries that the files name and do not have: of missing or truncated logs, or between others of their
+    ledger.
+    """
     logs_damaged: tuple[str, ...] = ()
     """Where headers, footers and trailers of entry logs are damaged. All entries can be read."""
 
@@ -84,6 +91,7 @@ class RecoveryReport:
             or self.damages
             or self.headers_restored
             or self.index_rebuilt
+            or self.mismatch
             or self.entries_moved
             or self.logs_missing
             or self.logs_cut
@@ -97,12 +105,13 @@ def missing_text(report: RecoveryReport, missing: Sequence[Run], topic_of: Calla
     logs += [f"entry log {log_id} is cut short" for log_id in report.logs_cut]
     if len(logs) > RUNS_NAMED_MAX:
         logs[RUNS_NAMED_MAX:] = [f"{len(logs) - RUNS_NAMED_MAX} more logs are not there or cut short"]
+    why = f"{', '.join(logs)}, and no journal has all that was in it any more: " if logs else ""
     runs = [run_text(run, topic_of) for run in missing[:RUNS_NAMED_MAX]]
     if len(missing) > RUNS_NAMED_MAX:
         runs.append(f"{len(missing) - RUNS_NAMED_MAX} more runs")
     return (
-        f"{', '.join(logs)}, and no journal has all that was in it any more: {report.entries_missing} entries"
-        f" cannot be read ({', '.join(runs)}); {WHAT_TO_DO}"
+        f"{why}{report.entries_missing} entries are in no file of the bookie and cannot be read"
+        f" ({', '.join(runs)}); {WHAT_TO_DO}"
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import logging
 from collections.abc import Callable, Sequence
 
 import trio
@@ -20,6 +20,8 @@ from geminga.bookie.running.lifeline import Lifeline
 from geminga.bookie.running.opening import Opened
 from geminga.bookie.running.reader import LedgerReader
 from geminga.errors import ReadOnly, StorageError
+
+log = logging.getLogger("geminga.bookie")
 
 
 class DirectorySet:
@@ -123,9 +125,13 @@ class DirectorySet:
     async def finish(self) -> None:
         """Flush all entries in memory and close the entry logs, as far as there is space."""
         for directory in self.all:
-            with contextlib.suppress(ReadOnly):  # then the next `open` has something to replay
+            try:
                 while directory.has_unflushed():
                     await directory.flush()
+            except ReadOnly as error:
+                log.warning(
+                    "%s: the next start reads the last entries from the journal: %s", directory.path, error
+                )
             await directory.storage.finish_log()
 
     def pause_or_resume(self, read_only: str) -> None:

@@ -113,6 +113,10 @@ class GarbageCollector:
             log.warning("ledgers are not compared with their records now: %s", error)
             return
         unknown = [each for each in ledger_ids if each not in existing and self._storage.is_served(each)]
+        if unknown:
+            # One that was deleted in between may have lost its state already, and has no entries any more.
+            there = self._cached_ledgers() | await self._storage.ledgers()
+            unknown = [each for each in unknown if each in there]
         # BookKeeper deletes such ledgers. An older copy of the metadata, put back by mistake, would then cost
         # all topics made since; here it is said once, and an operator decides.
         if not self._named.issuperset(unknown):

@@ -244,6 +244,23 @@ class LedgerDirectory:
             self._collect_wanted = False
             await self.storage.collect()
 
+    async def write_again(self) -> None:
+        """After a failure, with no task running: write removed logs again as far as possible, then flush all
+        entries in memory. Raises StorageError after all that could be written is.
+        """
+        failure: StorageError | None = None
+        try:
+            await self.storage.write_files_again()
+        except StorageError as error:
+            failure = error
+        while self.has_unflushed():
+            cache = self.caches.flushing or self.caches.swap()
+            # The journals are kept: the next start looks in them for what was in logs that are gone for good.
+            await self.storage.flush(cache, self.caches.flushing_positions, lambda: None)
+            self.caches.flushed()
+        if failure is not None:
+            raise failure
+
     async def _flush_when_wanted(self) -> None:
         while True:
             with trio.move_on_after(self._flush_interval_s):

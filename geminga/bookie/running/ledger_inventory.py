@@ -27,6 +27,8 @@ class LedgerInventory:
     """Covers all ledger directories. Belongs to the event loop, except the methods called blocking."""
 
     def __init__(self, directories: DirectorySet, lifeline: Lifeline) -> None:
+        self.confirmed_missing = 0
+        """Entries that topics have confirmed, and that no file had at the start: see `tell_missing`."""
         self._set = directories
         self._lifeline = lifeline
 
@@ -54,9 +56,17 @@ class LedgerInventory:
         """
         return self._set.of(ledger_id).storage.missing(ledger_id, entries)
 
-    def lacks_entries(self) -> bool:
-        """Whether an entry log is missing, or shorter than the index expects. Blocking."""
-        return any(directory.storage.lacks_entries() for directory in self._set.all)
+    @property
+    def keeps_logs(self) -> bool:
+        """Whether entry logs are kept from deletion, since this start or an earlier one found that the files
+        are not of one moment, until an operator releases them. The lengths of ledgers in the metadata may be
+        those of another moment, too.
+        """
+        return any(directory.storage.index.kept.below for directory in self._set.all)
+
+    def tell_missing(self, entries: int) -> None:
+        """Note how many confirmed entries are not there, for statistics: only the metadata knows."""
+        self.confirmed_missing = entries
 
     def counts(self) -> StoredCounts:
         """Sums over values that the indexes keep in memory."""

@@ -9,6 +9,7 @@ import trio
 from geminga.bookie.journal.journal import Journal
 from geminga.bookie.records.ledger_name import LedgerName
 from geminga.errors import LedgerFenced, StorageError
+from geminga.storage.disk_errors import DiskFull
 
 
 class LedgerWriter:
@@ -112,6 +113,15 @@ class LedgerWriter:
         if self._durable < self.next_entry_id - 1:
             # Nothing pending is left: `settle` returns, and a deletion of the ledger does not wait for a dead
             # disk.
+            self.next_entry_id = self._durable + 1
+            self._wake_settlers()
+            self._on_failed(error)
+
+    def refused(self, error: DiskFull) -> None:
+        """The journal had no space for the pending entries, and no file has them: their ids are free again.
+        Notifies the owner if entries were pending; the next `append` may succeed.
+        """
+        if self._durable < self.next_entry_id - 1:
             self.next_entry_id = self._durable + 1
             self._wake_settlers()
             self._on_failed(error)

@@ -87,6 +87,8 @@ def _open_all(
     paths = [journal_directory(directory) for directory in journals]
     recovery = Recovery(disk, paths, journal_share(settings, len(journals)), replays)
     journal_files = recovery.run()
+    for storage in storages:
+        storage.overlook_missing()
     return Opened(
         disk,
         journals,

@@ -79,7 +79,12 @@ def measure(counts: JournalCounts, directories: Sequence[LedgerDirectory]) -> No
 
 
 def statistics_of(
-    counts: JournalCounts, journals: JournalSet, directories: Sequence[LedgerDirectory], *, read_only: bool
+    counts: JournalCounts,
+    journals: JournalSet,
+    directories: Sequence[LedgerDirectory],
+    *,
+    read_only: bool,
+    confirmed_missing: int,
 ) -> BookieStatistics:
     """On the loop; a pass over the sums that the indexes keep in memory."""
     queued_entries, groups_unreported = journals.queued_counts()
@@ -109,6 +114,10 @@ def statistics_of(
         entry_logs_deleted=sum(directory.storage.logs_deleted for directory in directories),
         ledgers_deleted=sum(directory.deletions for directory in directories),
         ledgers_aside=sum(len(directory.storage.index.in_state(ASIDE)) for directory in directories),
+        confirmed_missing=confirmed_missing,
+        keeps_logs=any(directory.storage.index.kept.below for directory in directories),
+        kept_logs=sum(directory.storage.kept.logs for directory in directories),
+        kept_bytes=sum(directory.storage.kept.bytes for directory in directories),
         compacted_bytes=sum(directory.garbage.compacted_bytes for directory in directories),
         logs_compacted=sum(directory.garbage.logs_compacted for directory in directories),
         scrubbed_bytes=sum(directory.scrub.bytes for directory in directories),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
 
 import trio
 
@@ -20,7 +21,7 @@ from geminga.bookie.entry_logs.missing_logs import replace_rows
 from geminga.bookie.entry_logs.reader import EntryLogs
 from geminga.bookie.entry_logs.slices import LogSlices
 from geminga.bookie.entry_logs.writer import EntryLogWriter
-from geminga.bookie.index.index_format import ASIDE, DELETED, State, row_part
+from geminga.bookie.index.index_format import ASIDE, DELETED, Row, State, row_part
 from geminga.bookie.index.ledger_index import LedgerIndex, LedgerRow
 from geminga.bookie.records.entry_ranges import runs_of
 from geminga.bookie.records.file_names import entry_log_path
@@ -36,6 +37,13 @@ from geminga.storage.disk_errors import DiskFull
 
 DAMAGE_BYTES_MAX = 1 << 20
 """The limit of record bytes that one attempt to heal checks."""
+
+
+class KeptLogs(NamedTuple):
+    """Entry logs without a living ledger that are not deleted, because a start found a mismatch."""
+
+    logs: int = 0
+    bytes: int = 0
 
 
 class LedgerStorage:
@@ -54,6 +62,8 @@ class LedgerStorage:
         self.names: dict[int, LedgerName] = {}
         """Ledger names, for the entry logs."""
         self.logs_deleted = 0
+        self.kept = KeptLogs()
+        """As of the last `collect`."""
         self.flushed_bytes = 0
         self.reclaimed_by_deletion_bytes = 0
         self.reclaimed_by_compaction_bytes = 0
@@ -74,6 +84,11 @@ class LedgerStorage:
         self._index_lock = trio.Lock()
         self._closed = False
         self._kept = False
+        self._overlooked: frozenset[int] = frozenset()
+        """Logs that were missing when the bookie was opened."""
+        self._missed: set[int] = set()
+        """Logs that a check of damaged entries has not found since. Healing moves the entries away from them.
+        """
 
     @property
     def index(self) -> LedgerIndex:
@@ -91,7 +106,8 @@ class LedgerStorage:
             # that nothing names and delete what was just written.
             rows = await self.disk.run(self._write, cache, dict(self.names))
             async with self._index_lock:
-                await self.disk.run(self._index.flushed, rows, marks)
+                covered = self._writer.position
+                await self.disk.run(lambda: self._index.flushed(rows, marks, covered=covered))
         self.flushed_bytes += cache.bytes
         # Outside the locks and last. A crash before it replays a journal that is not needed, which changes
         # nothing.
@@ -140,7 +156,7 @@ class LedgerStorage:
         async with self._log_lock, self._index_lock:
             # Rows, synced, before files: a row whose log is gone would be reported as damage at the next
             # start.
-            await self.disk.run(self._index.purge)
+            await self.disk.run(self._purge)
             self.logs_deleted += await self.disk.run(self._delete_dead_logs)
 
     def keep_logs(self, kept: bool) -> None:
@@ -176,7 +192,8 @@ class LedgerStorage:
             async with self._index_lock:
                 # BookKeeper's issue 1534: the index has to be durable with the copies before the old log is
                 # unlinked.
-                await self.disk.run(self._index.move, piece.taken, piece.rest, new)
+                covered = self._writer.position
+                await self.disk.run(lambda: self._index.move(piece.taken, piece.rest, new, covered=covered))
         copied = sum(row.ends[-1] for _, row in piece.taken)
         self._copied[slices.log_id] = self._copied.get(slices.log_id, 0) + copied
         return copied
@@ -190,7 +207,8 @@ class LedgerStorage:
         writing, usage = self._writer.log_id, dict(self._index.usage)
         shares = []
         for log_id, ledgers in usage.items():
-            if log_id == writing or log_id in self._unreadable:
+            # A compaction ends with the deletion of the old log, so what is kept is not compacted either.
+            if log_id == writing or log_id in self._unreadable or log_id < self._index.kept.below:
                 continue
             living = sum(row.bytes for ledger_id, row in ledgers.items() if not self.is_deleted(ledger_id))
             size = self._record_bytes.get(log_id)
@@ -249,6 +267,7 @@ class LedgerStorage:
                 part = row_part(row, first, row.last)
                 fitting = max(1, bisect_right(part.ends, left))
                 part = row_part(part, first, min(last, first + fitting - 1))
+                self._note_if_missing(ledger_id, row)
                 try:
                     damaged = self._logs.damaged_entries(ledger_id, part)
                 except StorageError:
@@ -261,6 +280,13 @@ class LedgerStorage:
                 left -= part.ends[-1]
                 first = part.last + 1
         return found
+
+    def _note_if_missing(self, ledger_id: int, row: Row) -> None:
+        if row.log_id in self._overlooked or self._logs.is_there(row.log_id):
+            return
+        # A compaction replaces the row before it deletes the log.
+        if self._index.find(ledger_id, row.first) == row:
+            self._missed.add(row.log_id)
 
     async def rewrite(self, records: SegmentMap) -> int:
         """Rewrite entries whose records in closed logs are damaged to the current log, then update the
@@ -289,12 +315,20 @@ class LedgerStorage:
                 names |= self._logs.names(log_id)
         return names
 
+    def _purge(self) -> None:
+        self._index.purge(self._writer.position, self._logs.ids())
+
     def _delete_dead_logs(self) -> int:
         if self._kept:
             return 0
         # The index was synced before this: no row names these logs any more, whatever a crash leaves of them.
         usage, writing = self._index.usage, self._writer.log_id
         dead = [log_id for log_id in self._logs.ids() if log_id != writing and not usage.get(log_id)]
+        # After a mismatch between files and index nothing that was there before is deleted: the files may be
+        # two moments of one directory, and which is the right one only an operator can know.
+        kept = [log_id for log_id in dead if log_id < self._index.kept.below]
+        self.kept = KeptLogs(len(kept), sum(map(self._logs.size_bytes, kept)))
+        dead = [log_id for log_id in dead if log_id >= self._index.kept.below]
         for log_id in dead:
             freed = self._logs.delete(log_id)
             copied = self._copied.pop(log_id, 0)
@@ -310,6 +344,56 @@ class LedgerStorage:
             self._logs.sync_directory()
         return len(dead)
 
+    # ---- files that something else has removed
+
+    def overlook_missing(self) -> None:
+        """Logs that are missing now were reported by the recovery: `gone_files` does not return them.
+        Blocking.
+        """
+        self._overlooked = frozenset(self._missing_logs())
+
+    def gone_files(self) -> list[str]:
+        """The paths of logs with living entries, and of the current log, that something else has removed,
+        moved or replaced. Blocking; call on any thread.
+        """
+        # A log is deleted only after its usage has become empty, which it then stays. So a log with usage now
+        # was not deleted before now.
+        missing = {log_id for log_id in self._missing_logs() if self._index.usage.get(log_id)} | self._missed
+        paths = {entry_log_path(self._logs.directory, log_id) for log_id in missing}
+        return sorted({path for path in paths if not self.disk.exists(path)}.union(self._writer.gone()))
+
+    async def write_files_again(self) -> None:
+        """Write removed logs again, durable on return, that are still open for writing or reading. Entries
+        that are flushed later go to a new log. Raises StorageError after all that could be written is.
+        """
+        async with self._log_lock:
+            await self.disk.run(self._write_files_again)
+
+    def _write_files_again(self) -> None:
+        failure: StorageError | None = None
+        try:
+            self._writer.write_again()
+        except StorageError as error:
+            failure = error
+        for log_id in self._missing_logs():
+            try:
+                self._logs.write_again(log_id)
+            except StorageError as error:
+                failure = failure or error
+        # Its file is not the one of that name, and a write that something else has disturbed may be half
+        # done.
+        self._writer.abandon()
+        if failure is not None:
+            raise failure
+
+    def _missing_logs(self) -> list[int]:
+        present = set(self._logs.ids())
+        return [
+            log_id
+            for log_id, ledgers in dict(self._index.usage).items()
+            if ledgers and log_id not in present and log_id not in self._overlooked
+        ]
+
     async def close(self) -> None:
         """Close all files once no log is being written; does not disturb reads that are under way."""
         async with self._log_lock:
@@ -318,22 +402,13 @@ class LedgerStorage:
             await self.disk.run(self._writer.close)
 
     def is_deleted(self, ledger_id: int) -> bool:
-        state = self._index.states.get(ledger_id)
-        return state is not None and state.kind == DELETED
+        return self._index.is_deleted(ledger_id)
 
     def missing(self, ledger_id: int, entries: int) -> list[tuple[int, int]]:
         """See `LedgerInventory.missing`. Blocking."""
         if self.is_deleted(ledger_id):
             return [(0, entries - 1)] if entries else []
         return self._index.missing(ledger_id, entries, self._log_bytes())
-
-    def lacks_entries(self) -> bool:
-        """Whether a log is missing, or shorter than the index expects. Blocking."""
-        sizes = self._log_bytes()
-        return any(
-            sum(usage.bytes for usage in ledgers.values()) > sizes.get(log_id, 0)
-            for log_id, ledgers in self._index.usage.items()
-        )
 
     def _log_bytes(self) -> dict[int, int]:
         sizes = {}
@@ -411,7 +486,8 @@ class LedgerStorage:
             if first > self._index.last_entry_id(ledger_id):
                 raise LedgerNotFound(f"ledger {ledger_id} has no entry {first}")
             raise CorruptData(
-                f"entry {first} of ledger {ledger_id} is lost: the journal that held it is damaged"
+                f"entry {first} of ledger {ledger_id} is lost: later entries are there, and no file of the "
+                "bookie has it; a file is damaged or missing"
             )
         if row.lost:
             raise CorruptData(f"entry {first} of ledger {ledger_id} is lost: {row.lost}")

@@ -47,22 +47,37 @@ class HealthReport(msgspec.Struct, frozen=True, kw_only=True):
     checked_ms: int
     """Time of the check, ms since 1970."""
     losses: list[str] = []
-    """Entries that this start did not find, or that were found damaged since. The broker serves everything
-    else, so it counts as healthy.
+    """Entries that this start did not find, or that were found damaged since, and what is kept because of it.
+    The broker serves everything else, so it counts as healthy.
     """
     round_trip_ms: float | None = None
     """From the publish to the read; None: the message did not come back."""
 
 
-def losses_of(bookie: Bookie) -> list[str]:
-    """The entries that the bookie knows to be lost, and the ledgers that are set aside, with next steps; []
-    if there are none.
+def losses_of(bookie: Bookie, lost_buckets: int) -> list[str]:
+    """What was lost, and what is kept because files may be of several moments, with next steps; [] if there
+    is nothing. `lost_buckets` is the number since the start.
     """
     report, counts = bookie.recovery, bookie.statistics()
     look = "'geminga bookie verify' on the stopped broker lists it, and the log of the start names topics"
     losses = [f"{damage}; {look}" for damage in report.damages[:LOSSES_MAX]]
-    if report.entries_missing:
-        losses.append(f"{report.entries_missing} entries are in no entry log and no journal; {look}")
+    if report.logs_missing or report.logs_cut:
+        losses.append(
+            f"{len(report.logs_missing)} entry logs are not there, and {len(report.logs_cut)} are cut short: "
+            f"{report.entries_missing} of their entries are in no file; {look}"
+        )
+    elif report.entries_missing:
+        losses.append(f"{report.entries_missing} entries are named by files and are in none; {look}")
+    if counts.confirmed_missing:
+        losses.append(
+            f"{counts.confirmed_missing} entries that topics have confirmed are in no file; 'geminga events "
+            "--kind entries-missing' names them, and 'geminga topics skip' takes a subscription past them"
+        )
+    if lost_buckets:
+        losses.append(
+            f"{lost_buckets} buckets of the delayed index were lost since the start; their messages are read "
+            "again from their topics, and none is lost: 'geminga events --kind bucket-lost' names them"
+        )
     unhealed = counts.damaged_entries_found - counts.damaged_entries_healed
     if unhealed > 0:
         losses.append(f"{unhealed} entries were found damaged since the start; {look}")
@@ -71,17 +86,32 @@ def losses_of(bookie: Bookie) -> list[str]:
             f"{counts.ledgers_aside} ledgers without a record are set aside; 'geminga bookie unrecorded "
             "list' on the stopped broker shows them"
         )
+    if counts.keeps_logs:
+        losses.append(
+            "a start found files of several moments (index, entry logs, journals), so no entry log from "
+            f"before is deleted: {counts.kept_logs} with {counts.kept_bytes >> 20} MiB would be; if all is "
+            "well, 'geminga bookie release' on the stopped broker drops them"
+        )
     return losses
 
 
 class HealthCheck:
     """The health check of one broker. Belongs to the event loop."""
 
-    def __init__(self, rooms: Rooms, gone_directory: Callable[[], Awaitable[str]]) -> None:
-        """`gone_directory` returns a directory that was removed while the broker runs; "" if all exist."""
+    def __init__(
+        self,
+        rooms: Rooms,
+        gone: Callable[[], Awaitable[object]],
+        lost_buckets: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """`gone` returns what was removed while the broker runs, as text; "" if all files and directories
+        exist. It may raise StorageError. `lost_buckets` returns how many buckets of the delayed index were
+        lost since the start.
+        """
         self.round_trips = 0
         self._rooms = rooms
-        self._gone_directory = gone_directory
+        self._gone = gone
+        self._lost_buckets = lost_buckets
         self._report: HealthReport | None = None
         self._fresh_until_s = 0.0
         self._looking: trio.Event | None = None
@@ -123,7 +153,7 @@ class HealthCheck:
         clock = self._rooms.clock
         started_s = clock.monotonic_s()
         with trio.move_on_after(ROUND_TRIP_S_MAX) as limit:
-            if gone := await self._gone_directory():
+            if gone := await self._what_is_gone():
                 reasons.append(f"{gone} was removed, replaced or unmounted: put it back and start again")
             elif reason := self._rooms.bookie.read_only:
                 reasons.append(f"nothing can be published: {reason}; free some space on that disk")
@@ -142,9 +172,15 @@ class HealthCheck:
             status="unhealthy" if reasons else "ok",
             reasons=reasons,
             checked_ms=clock.now_ms(),
-            losses=losses_of(self._rooms.bookie),
+            losses=losses_of(self._rooms.bookie, self._lost_buckets()),
             round_trip_ms=trip_ms,
         )
+
+    async def _what_is_gone(self) -> str:
+        try:
+            return str(await self._gone())
+        except StorageError as error:
+            return str(error)
 
     async def _round_trip(self) -> None:
         """Raises GemingaError if the message does not come back unchanged."""

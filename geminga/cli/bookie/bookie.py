@@ -1,6 +1,6 @@
 """`geminga bookie`: a stopped broker's storage, seen with one's own eyes. Offline: it takes the directory's
-lock, so no broker can run meanwhile. Only `rebuild-index` and `unrecorded` write more than the process id in
-the lock's file.
+lock, so no broker can run meanwhile. Only `rebuild-index`, `unrecorded` and `release` write more than the
+process id in the lock's file.
 
 Exit codes: 0 all is well, 1 something is damaged or missing, 2 wrong usage, 4 the data directory cannot be
 used, be it that a broker runs on it.
@@ -26,6 +26,7 @@ COMMANDS = {
     "unrecorded": ("unrecorded", "ledgers without a record: list, set-aside, restore, delete"),
     "verify": ("repair", "check every checksum, and the index against the entry logs"),
     "rebuild-index": ("repair", "put the index aside; make a new one from entry logs and journals"),
+    "release": ("repair", "after a mismatch of files: let the broker delete old entry logs again"),
 }
 """Which module has which command."""
 

@@ -21,7 +21,12 @@ from geminga.bookie.records.file_names import (
     journal_path,
 )
 from geminga.bookie.records.ledger_name import NAMELESS, LedgerName
-from geminga.bookie.running.directory_cookies import claim_directories, claimed_by, index_directory
+from geminga.bookie.running.directory_cookies import (
+    claim_directories,
+    claimed_by,
+    index_directory,
+    lock_default_directory,
+)
 from geminga.bookie.running.directory_lists import COOKIE, DirectoryLists, ForeignLists, absolute, check_lists
 from geminga.cli.arguments.data_directory import default_data_dir
 from geminga.cli.arguments.parser import Parser
@@ -101,6 +106,7 @@ class StoppedBookie:
             self._held = held
             try:
                 held.callback(self.disk.lock(self.data_dir).release)
+                lock_default_directory(self.disk, self.data_dir, held)
                 lists = self._claimed()
             except DirectoryInUse as error:
                 raise NoDirectory(f"{error}; stop the broker first") from None

@@ -1,4 +1,4 @@
-"""`geminga bookie verify`, `rebuild-index`."""
+"""`geminga bookie verify`, `rebuild-index`, `release`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import os
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from geminga.bookie.index.index_format import DELETED, State
+from geminga.bookie.index.index_format import DELETED, Kept, State
 from geminga.bookie.index.ledger_index import LedgerIndex
 from geminga.bookie.offline.findings import Finding
-from geminga.bookie.offline.held_ledgers import held_by
+from geminga.bookie.offline.held_ledgers import StoppedLedgerFiles, held_by, held_ledgers
+from geminga.bookie.offline.inspection import entry_log_ids
 from geminga.bookie.offline.verification import Verification
+from geminga.bookie.records.file_names import entry_log_path
 from geminga.bookie.records.ledger_mapping import directory_index, needed_from
-from geminga.bookie.recovery.report import RecoveryReport
+from geminga.bookie.recovery.report import RecoveryReport, run_text
 from geminga.bookie.running.bookie import Bookie, LedgerFiles
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
 from geminga.cli.bookie.directory import (
@@ -27,6 +29,7 @@ from geminga.cli.bookie.directory import (
     add_json,
     directory_of,
 )
+from geminga.cli.bookie.lists import size_text
 from geminga.cli.bookie.losses import ShortLedger, short_ledgers
 from geminga.errors import StorageError
 from geminga.managed_ledger.unrecorded import ranges_text
@@ -58,7 +61,7 @@ def verify(parser: Parser, arguments: Sequence[str]) -> int:
             path = os.path.join(stopped.data_dir, METADATA)
             text = f"{stopped.metadata_damage.removeprefix(path + ': ')}; only a backup has what it said"
             verification.add(Finding(path, None, text))
-        indexes = []
+        indexes, files = [], []
         for place in stopped.ledgers:
             values, index = _readable_index(place, len(stopped.journals), verification)
             verification.check_logs(place.entry_logs, values)
@@ -68,12 +71,14 @@ def verify(parser: Parser, arguments: Sequence[str]) -> int:
                 )
             if index is not None:
                 indexes.append(index)
+                files.append(StoppedLedgerFiles(place.path, values))
         is_whole = len(indexes) == len(stopped.ledgers)
         needed = needed_from(index.marks for index in indexes) if is_whole else None
         for number, directory in enumerate(stopped.journals):
             verification.check_journals(directory, needed[number] if needed is not None else None)
         if is_whole:
             _check_ends(stopped, indexes, verification)
+            _check_covered(stopped, files, verification)
     counts = verification.counts
     if flags.json:
         print(json.dumps({"counts": dataclasses.asdict(counts)}))
@@ -98,6 +103,21 @@ def _check_ends(stopped: StoppedBookie, indexes: Sequence[LedgerIndex], verifica
         for short in short_ledgers(stopped, indexes, stopped.ledger_records()):
             path = stopped.ledgers[directory_index(short.ledger_id, len(stopped.ledgers))].path
             verification.add(Finding(path, None, str(short)))
+
+
+def _check_covered(
+    stopped: StoppedBookie, files: Sequence[StoppedLedgerFiles], verification: Verification
+) -> None:
+    """Report the entries of entry logs that neither the index nor a journal has."""
+    with contextlib.suppress(StorageError):  # reported already, by the check of the file that cannot be read
+        topic_of = stopped.ledger_records().topic_of
+        for run in held_ledgers(stopped.disk, stopped.journal_directories, files).unindexed:
+            place = stopped.ledgers[directory_index(run.ledger_id, len(stopped.ledgers))]
+            text = (
+                f"it is older than the entry logs and lacks {run_text(run, topic_of)}; the next start adds "
+                "them"
+            )
+            verification.add(Finding(place.index_path, None, text))
 
 
 def _readable_index(
@@ -138,7 +158,8 @@ def rebuild_index(parser: Parser, arguments: Sequence[str]) -> int:
     if made.aside:
         print(
             f"ledgers without a metadata record are set aside, as nothing says whether they were deleted: "
-            f"{made.aside}; 'geminga bookie unrecorded' lists, restores and deletes them"
+            f"{made.aside}; 'geminga bookie unrecorded restore --data-dir {stopped.data_dir}' brings them "
+            "back under their topics"
         )
     for index in old:
         if not index.is_readable:
@@ -150,7 +171,7 @@ def rebuild_index(parser: Parser, arguments: Sequence[str]) -> int:
     if made.is_behind:
         print(
             "a start will be refused: the metadata is behind the bookie's files; put the right one back, or "
-            "see 'geminga bookie unrecorded list'"
+            f"run 'geminga bookie unrecorded restore --data-dir {stopped.data_dir}'"
         )
     return EXIT_FAILED if report.damages or made.is_behind or made.short else EXIT_OK
 
@@ -202,6 +223,38 @@ def _forget_damage(stopped: StoppedBookie, place: StoppedLedgers) -> None:
         stopped.disk.sync_directory(os.path.dirname(place.damage_note))
 
 
+def release(parser: Parser, arguments: Sequence[str]) -> int:
+    add_data_dir(parser)
+    flags = parser.parse_strictly(arguments)
+    with directory_of(flags) as stopped:
+        _refuse_absent(stopped)
+        # Of all, before the first is changed: half a release would keep the logs of some directories.
+        for place in stopped.ledgers:
+            if not place.has_index:
+                raise StorageError(
+                    f"{place.index_path}: there is no index; start the broker once, then release"
+                )
+        logs = size = 0
+        for place in stopped.ledgers:
+            values = RocksKeyValue(place.index_path)
+            try:
+                index = LedgerIndex(values, journals=len(stopped.journals))
+                index.load()
+                ids = entry_log_ids(stopped.disk, place.entry_logs)
+                dead = [each for each in ids if each < index.kept.below and not index.usage.get(each)]
+                logs += len(dead)
+                size += sum(stopped.disk.size_of(entry_log_path(place.entry_logs, each)) for each in dead)
+                if index.kept.below:
+                    index.keep(Kept(0, index.kept.short))
+            finally:
+                values.close()
+    print(
+        f"released: the broker deletes {logs} entry logs ({size_text(size)}) after its next start, and "
+        "compacts others again"
+    )
+    return EXIT_OK
+
+
 class _Made(NamedTuple):
     """The outcome of a rebuild."""
 
@@ -237,14 +290,14 @@ def _rebuild(stopped: StoppedBookie, states: Sequence[dict[int, State]], names: 
         report = trio.run(recover, places)
         indexes = [LedgerIndex(made.key_value, journals=len(stopped.journals)) for made in places]
         back: list[int] = []
-        for index, known in zip(indexes, states, strict=True):
+        for place, index, known in zip(stopped.ledgers, indexes, states, strict=True):
             index.load()
             for ledger_id, state in known.items():
                 if state.kind == DELETED and names.is_named(ledger_id):
                     back.append(ledger_id)
                 else:
                     index.set_state(ledger_id, state)
-            index.purge()
+            index.purge(index.covered, entry_log_ids(stopped.disk, place.entry_logs))
         found = names.compare(held_by(indexes))
         for number, index in enumerate(indexes):
             if index.unsorted:
@@ -259,4 +312,5 @@ def _rebuild(stopped: StoppedBookie, states: Sequence[dict[int, State]], names: 
 COMMANDS: dict[str, Callable[[Parser, Sequence[str]], int]] = {
     "verify": verify,
     "rebuild-index": rebuild_index,
+    "release": release,
 }

@@ -242,7 +242,7 @@ async def _change(stopped: StoppedBookie, flags: argparse.Namespace, names: dict
         if nameless:
             print(
                 f"no file names the topic of {ranges_text(nameless)}: those that hold messages go back with "
-                "'... unrecorded restore LEDGER... --topic TOPIC'"
+                f"'geminga bookie unrecorded restore LEDGER... --topic TOPIC --data-dir {stopped.data_dir}'"
             )
     if not (back or aside or is_short):
         print("every ledger of the bookie has a record")
@@ -300,12 +300,16 @@ def _stored(bookie: Bookie) -> StoredLedgers:
 
 
 async def _purpose(bookie: Bookie, ledger_id: int) -> str:
-    """By what its first entry looks like: every message has the broker's stamp. "" if that cannot be told."""
+    """By what the first of its entries that is there looks like: every message has the broker's stamp. "" if
+    that cannot be told.
+    """
     was_aside = ledger_id in bookie.inventory.aside()
     if was_aside:
         await bookie.inventory.set_aside([], lift=[ledger_id])
     try:
-        [body, *_] = await bookie.read(ledger_id, 0, 0, bytes_max=_PEEK_BYTES)
+        missing = bookie.inventory.missing(ledger_id, bookie.last_entry_id(ledger_id) + 1)
+        first = missing[0][1] + 1 if missing and missing[0][0] == 0 else 0
+        [body, *_] = await bookie.read(ledger_id, first, first, bytes_max=_PEEK_BYTES)
     except (StorageError, LedgerNotFound):
         return ""
     if body.startswith(STAMP_MAGIC):

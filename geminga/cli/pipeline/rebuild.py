@@ -166,7 +166,14 @@ def _tell_faults(faults: Sequence[Fault], buckets: Mapping[int, KeyRange]) -> li
     for fault in sorted(faults, key=lambda fault: (buckets[fault.bucket], fault)):
         print(_text(fault, buckets[fault.bucket]))
     wrong = sorted({fault.bucket for fault in faults if not fault.is_harmless})
-    print(f"{len(buckets)} buckets, {len(wrong)} of them wrong")
+    if buckets:
+        print(f"{len(buckets)} buckets, {len(wrong)} of them wrong")
+    else:
+        # "0 of them wrong" was taken for a check that went well.
+        print(
+            "nothing was checked: this index has no bucket on disk; its delayed messages, if any, are in"
+            " memory"
+        )
     return wrong
 
 

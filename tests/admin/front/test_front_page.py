@@ -7,12 +7,13 @@ from html.parser import HTMLParser
 import pytest
 
 from geminga.admin.front.due_picture import BARS, due_picture, span_text
-from geminga.admin.front.overview import DueTimes, Overview, TopicRow
+from geminga.admin.front.overview import DueTimes, Kept, Overview, TopicRow
 from geminga.admin.front.page import page
 from geminga.broker.flow.statistics import MemoryStatistics
 
 NOW_MS = 1_800_000_000_000
 MEMORY = MemoryStatistics(budget_bytes=256 << 20, resident_bytes=64 << 20, rocksdb_buffer_bytes=0, parts=[])
+NOTHING_KEPT = Kept(0, 0, [])
 EVIL = '"><script>alert(1)</script>&'
 
 
@@ -50,10 +51,14 @@ def row(name: str, backlog: int = 0, delayed: int = 0) -> TopicRow:
 
 
 def overview(
-    *rows: TopicRow, wrong: tuple[str, ...] = (), due: DueTimes | None = None, topics: int = 0
+    *rows: TopicRow,
+    wrong: tuple[str, ...] = (),
+    due: DueTimes | None = None,
+    topics: int = 0,
+    kept: Kept = NOTHING_KEPT,
 ) -> Overview:
     totals = row("all topics", 12_345)
-    return Overview(NOW_MS, list(wrong), topics or len(rows), list(rows), totals, 3, MEMORY, due)
+    return Overview(NOW_MS, list(wrong), topics or len(rows), list(rows), totals, 3, MEMORY, due, kept)
 
 
 def test_what_is_shown() -> None:
@@ -86,6 +91,21 @@ def test_names_of_clients_are_text() -> None:
     assert "script" not in document.tags
     assert document.text.count("<script>alert(1)</script>") == 3
     assert all('"' not in link and "<" not in link for link in document.links)
+
+
+def test_topics_that_keep_all_messages_are_named_with_the_reason() -> None:
+    assert "Kept for compaction" not in Document(page(overview(), "pulsar://h")).text
+    largest = [(2 << 30, f"persistent://public/default/{EVIL}", "request"), (5, "t", "threshold")]
+    shown = Document(page(overview(kept=Kept(7, 3 << 30, largest)), "pulsar://h"))
+    for text in (
+        "7 topics keep all messages, 3.0 GiB",
+        "a request for compaction",
+        "2.0 GiB",
+        "__compaction",
+        EVIL,
+    ):
+        assert text in shown.text
+    assert "script" not in shown.tags
 
 
 @pytest.mark.parametrize("messages", [1, 1_000_000])

@@ -92,6 +92,13 @@ def test_cursors_and_evictions_have_labels_of_their_own() -> None:
     assert ("pulsar_storage_backlog_quota_exceeded_evictions_total", "time") not in found
 
 
+def test_only_topics_that_keep_all_messages_say_how_much() -> None:
+    text = page(topic(0), topic(1, kept_by="threshold", kept_bytes=500))
+    kept = [line for line in text.splitlines() if line.startswith("geminga_compaction_kept_bytes{")]
+    assert len(kept) == 1
+    assert f'topic="{NAME}1",by="threshold"}} 500.0' in kept[0]
+
+
 @pytest.mark.parametrize("topics", [0, 3])
 def test_both_formats_have_the_same_samples(topics: int) -> None:
     durations = Durations()

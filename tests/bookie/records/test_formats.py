@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from geminga.bookie.entry_logs import entry_log_format as log_format
 from geminga.bookie.entry_logs.entry_log_format import Footer, FooterBytes, FooterLedger
 from geminga.bookie.index import index_format
-from geminga.bookie.index.index_format import Row, State, Usage
+from geminga.bookie.index.index_format import Kept, LogPosition, Row, State, Usage
 from geminga.bookie.journal import journal_format
 from geminga.bookie.journal.journal_format import FileHeader, Run
 from geminga.bookie.records.journal_position import JournalPosition
@@ -79,8 +79,15 @@ def test_a_footer_of_version_1_says_a_topic_and_no_purpose() -> None:
     assert log_format.decode_header(bytes(header)) == 5
 
 
+def test_what_is_kept_is_read_back() -> None:
+    for kept in (Kept(), Kept(6), Kept(7, ((3, 0), (5, 163))), Kept(7, ((3, 0),), ((0, 2), (1, 9)))):
+        assert index_format.decode_kept(index_format.encode_kept(kept)) == kept
+
+
 def test_the_index_page() -> None:
     assert examples("index.md") == [
+        index_format.encode_log_position(LogPosition(5, 163)),
+        index_format.encode_kept(Kept(6, ((3, 0),))),
         index_format.entry_key(7, 41),
         index_format.encode_row(ROW),
         index_format.encode_row(Row(41, 5, 64, range(29, 29001, 29))),

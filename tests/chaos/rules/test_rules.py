@@ -110,6 +110,15 @@ def test_a_rule_ends_at_its_duration_and_its_door_costs_nothing_again(
     assert list(faults.hits()) == [("wire", "cut", 1)]
 
 
+def test_hits_of_rules_that_are_gone_still_count(faults: Faults) -> None:
+    """A counter on /metrics that went back would look like a restart."""
+    for count in (2, 3):
+        rule = faults.set(cut(count=count))
+        assert sum(hits(faults, "wire") for _ in range(5)) == count
+        faults.clear(rule.rule.id)
+    assert list(faults.hits()) == [("wire", "cut", 5)]
+
+
 def test_a_seed_hits_the_same_operations(clock: StepClock) -> None:
     def course(seed: int, after: int = 0) -> list[int]:
         faults = Faults(clock)

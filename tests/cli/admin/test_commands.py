@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from geminga.broker.policies.table import COMPACTION_WARNING
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from geminga.cli.main import main
 from geminga.cli.verbs.rows.policy_flags import NAMESPACE_VERBS, TOPIC_VERBS
@@ -137,9 +138,7 @@ def test_who_sets_what_has_no_effect_is_told(
         main(["topicPolicies", "set-compaction-threshold", topic, "-t", "1000000", "--url", url]) == EXIT_OK
     )
     told = capsys.readouterr().err
-    assert (
-        told == "warning: compaction threshold bytes is stored and shown, and has no effect in this broker\n"
-    )
+    assert told == f"warning: {COMPACTION_WARNING}\n"
     assert main(["topicPolicies", "remove-compaction-threshold", topic, "--url", url]) == EXIT_OK
     assert main(["topicPolicies", "set-max-producers", topic, "-p", "5", "--url", url]) == EXIT_OK
     assert capsys.readouterr().err == ""

@@ -237,6 +237,7 @@ def test_a_lost_bucket_is_counted_with_what_was_read_again_and_rebuilt(
     found = eventually(lambda: (p := metrics(web, topic)).get(rebuilt, 0) and p, timeout_s=20)
     causes = {labels: value for (name, labels), value in found.items() if name == by_cause}
     assert causes == {"cause=start": 1, "cause=load": 0, "cause=verify": 0, "cause=told": 0}
+    assert found["geminga_delayed_buckets_lost_at_start", ""] == 1
     assert found["geminga_delayed_messages_read_again_total", ""] == lost["messages"] > 0
     assert found[rebuilt] == 1
     assert found["geminga_delayed_buckets_sealed_total", ""] >= 1

@@ -12,6 +12,8 @@ import pytest
 
 from tests.e2e.admin_http import Admin
 from tests.e2e.broker_process import BrokerProcess
+from tests.e2e.metrics.pages import page_of
+from tests.e2e.metrics.recorder import scrape
 
 HEALTH = "/admin/v2/brokers/health"
 OWN = "/geminga/health"
@@ -44,12 +46,20 @@ def test_losses_are_told_of_a_broker_that_serves_the_rest(tmp_path: Path) -> Non
         path.unlink()
     for path in sorted((tmp_path / "data" / "bookie" / "journal").iterdir())[:-1]:
         path.unlink()
-    with broker:
-        report = Admin(broker.endpoints.web_url).get(OWN)
-        assert report.status == 200
-        [loss] = report.json()["losses"]
-        assert "entries are in no entry log and no journal" in loss
-        assert "geminga bookie verify" in loss
+    # After each start, not only after the one that found it.
+    for _ in range(2):
+        with broker:
+            report = Admin(broker.endpoints.web_url).get(OWN)
+            assert report.status == 200
+            logs, confirmed, kept = report.json()["losses"]
+            assert "entry logs are not there" in logs
+            assert "geminga bookie verify" in logs
+            assert confirmed.startswith("4 entries that topics have confirmed are in no file")
+            assert "geminga bookie release" in kept
+            events = Admin(broker.endpoints.web_url).get("/geminga/events?kind=entries-missing").json()
+            assert [event["counts"] for event in events][-1] == {"entries": 4}
+            page = page_of(scrape(broker.endpoints.web_url)).samples
+            assert list(page["geminga_bookie_confirmed_entries_missing"].values()) == [4]
 
 
 def test_a_full_disk_is_unhealthy(tmp_path: Path) -> None:

@@ -1,22 +1,27 @@
 """Copies of a data directory that a broker is writing to, and metadata logs that are cut: what do they serve?
 
-    python -m tests.e2e.files.hot_copies --copies 50
+    python -m tests.e2e.files.hot_copies --copies 200 --mixtures 60
+    python -m tests.e2e.files.hot_copies --copies 6 --default-settings
     python -m tests.e2e.files.hot_copies --wal-cuts 20
 
-A broker with small ledgers, logs and caches is loaded by official clients. At random moments its folders are
-copied with `cp -a`, in random order and with random pauses. With `--wal-cuts` the broker is killed instead,
-and the metadata's write-ahead log cut at so many places. Each copy is started; where the broker refuses, or
-warns of ledgers set aside, the command that it prints is run, and it is started again. Then all topics are
-read. Judged is:
+A broker with small ledgers, logs and caches is loaded by official clients; meanwhile it compacts, trims and
+deletes. At random moments its folders are copied with `cp -a`, in random order and with random pauses. A
+mixture has each folder from another such copy of one broker. With `--default-settings` the pauses are so long
+that a flush comes between two folders. With `--wal-cuts` the broker is killed instead, and the metadata's
+write-ahead log cut at so many places. Each copy is started; where the broker refuses, or warns of ledgers set
+aside, the command that it prints first is run, and it is started again. Then all topics are read. Judged is:
 
 - an entry whose bytes are in an entry log or a journal of the copy is read, with the same bytes;
-- an entry that was receipted before the copy began, and is in none of its files, is in a range that the
-  command or the broker's log names.
+- an entry that was receipted before the copy began, is in none of its files, and lies before one that any of
+  its files names, is in a range that the command or the broker's log names;
+- what the first start and the command find is in their files afterwards.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
 import os
 import random
 import re
@@ -25,7 +30,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,6 +40,7 @@ import pulsar
 from pulsar import InitialPosition, MessageId
 
 from geminga.bookie.entry_logs.entry_log_format import HEADER_BYTES
+from geminga.bookie.index.ledger_index import LedgerIndex
 from geminga.bookie.journal.scan import JournalScan
 from geminga.bookie.offline.inspection import (
     BadBytes,
@@ -44,7 +52,13 @@ from geminga.bookie.offline.inspection import (
 )
 from geminga.bookie.records.file_names import entry_log_path
 from geminga.bookie.records.records import RECORD_PREFIX_BYTES
+from geminga.errors import StorageError
+from geminga.metadata import records
+from geminga.metadata.records import ManagedLedgerRecord
+from geminga.metadata.store import MetadataStore
+from geminga.names import TopicName
 from geminga.storage.disk import RealDisk
+from geminga.storage.key_value import RocksKeyValue
 from geminga.wire.stored_entry import STAMP_MAGIC
 from tests.e2e.broker_process import BrokerProcess
 
@@ -55,16 +69,33 @@ SETTINGS = {
     "journalMaxSizeMB": "1",
     "journalMaxBackups": "1",
     "logSizeLimit": "1048576",
+    "gcWaitTime": "500",
+    "minorCompactionThreshold": "0.7",
+    "minorCompactionInterval": "1",
+    "majorCompactionThreshold": "0.9",
+    "majorCompactionInterval": "2",
+    "retentionCheckIntervalInSeconds": "1",
 }
+FOLDERS = ("metadata", "index", "bookie/journal", "bookie/entry-logs")
 TOPICS = 3
-BODY_BYTES = 300
-PAUSE_S = 0.3
+"""Topics that keep everything. As many others are consumed at once and trimmed, and one is deleted again and
+again.
+"""
+BODY_BYTES = 1000
+PAUSE_S = 2.0
 """At most, between two folders of a copy."""
+DEFAULT_PAUSE_S = 65.0
+COPIES_AT_ONCE = 4
+COPIES_OF_ONE_BROKER = 20
+STARTS_MAX = 4
 START_S_MAX = 60
 READ_MS_MAX = 4000
+COUNTS = ("copies", "refused", "aside", "mismatched", "short", "entries", "named", "at_ends")
 Place = tuple[int, int]
 """Ledger and entry."""
 _RANGE = re.compile(r"(\d+):(\d+) to \d+:(\d+)")
+_ENTRIES = re.compile(r"entr(?:y|ies) (\d+)(?: to (\d+))? of ledger (\d+)")
+_COMMAND = re.compile(r"geminga bookie (unrecorded restore|rebuild-index) ")
 _PAYLOAD = re.compile(rb"entry-[0-9]+-[0-9]+\.")
 
 
@@ -79,13 +110,17 @@ class Verdict:
     """Whose bytes were in the copies."""
     named: int = 0
     """Receipted, in no file of the copy, and in a range that was named."""
+    at_ends: int = 0
+    """Receipted, in no file of the copy, and behind all that its files name of that ledger."""
+    mismatched: int = 0
+    """Starts that found files of several moments."""
     failures: list[str] = field(default_factory=list)
 
 
 class Load:
     """Producers that never stop, and one subscription that keeps all they write."""
 
-    def __init__(self, url: str, directory: Path) -> None:
+    def __init__(self, url: str, web_url: str, directory: Path) -> None:
         logger = pulsar.FileLogger(pulsar.LoggerLevel.Error, str(directory / "clients.log"))
         self._client = pulsar.Client(url, logger=logger)
         self._stop = threading.Event()
@@ -95,19 +130,53 @@ class Load:
         for number in range(TOPICS):
             topic = topic_name(number)
             self._client.subscribe(topic, "keeper", initial_position=InitialPosition.Earliest).close()
-            thread = threading.Thread(target=self._produce, args=(topic, number), daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            self._begin(self._produce, topic, number)
+            self._begin(self._churn, f"{topic}-churn", number)
+        self._begin(self._delete, f"{topic_name(0)}-deleted", web_url)
+
+    def _begin(self, target: Callable[..., None], *arguments: object) -> None:
+        def run() -> None:
+            # The broker may be killed under it.
+            with contextlib.suppress(pulsar.PulsarException):
+                target(*arguments)
+
+        thread = threading.Thread(target=run, daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def _produce(self, topic: str, number: int) -> None:
         producer = self._client.create_producer(topic, batching_enabled=False, block_if_queue_full=True)
         count = 0
         while not self._stop.is_set():
-            for _ in range(10):
+            for _ in range(5):
                 body = b"entry-%d-%d." % (number, count)
                 producer.send_async(body.ljust(BODY_BYTES, b"x"), self._note(body))
                 count += 1
-            self._stop.wait(0.02)
+            self._stop.wait(0.05)
+
+    def _churn(self, topic: str, number: int) -> None:
+        """What is consumed at once: its ledgers are trimmed, and the logs compacted."""
+        consumer = self._client.subscribe(topic, "churn")
+        producer = self._client.create_producer(topic, batching_enabled=False)
+        while not self._stop.is_set():
+            for _ in range(10):
+                producer.send_async(b"churn-%d" % number + bytes(BODY_BYTES), None)
+            producer.flush()
+            for _ in range(10):
+                consumer.acknowledge(consumer.receive())
+            self._stop.wait(0.05)
+
+    def _delete(self, topic: str, web_url: str) -> None:
+        path = topic.replace("persistent://", "persistent/")
+        while not self._stop.is_set():
+            producer = self._client.create_producer(topic, batching_enabled=False)
+            for _ in range(30):
+                producer.send(bytes(BODY_BYTES))
+            producer.close()
+            request = urllib.request.Request(f"{web_url}/admin/v2/{path}?force=true", method="DELETE")
+            with contextlib.suppress(OSError):
+                urllib.request.urlopen(request, timeout=10).close()
+            self._stop.wait(0.3)
 
     def _note(self, body: bytes) -> Callable[[pulsar.Result, pulsar.MessageId], None]:
         def note(result: pulsar.Result, message_id: pulsar.MessageId) -> None:
@@ -163,6 +232,10 @@ def entries_in(data_dir: Path) -> dict[Place, bytes]:
     return found
 
 
+def _is_of(body: bytes, number: int) -> bool:
+    return body.startswith(b"entry-%d-" % number)
+
+
 def _keep(found: dict[Place, bytes], ledger_id: int, entry_id: int, body: bytes) -> None:
     payload = _PAYLOAD.search(body) if body.startswith(STAMP_MAGIC) else None
     if payload is not None:
@@ -172,47 +245,115 @@ def _keep(found: dict[Place, bytes], ledger_id: int, entry_id: int, body: bytes)
 # ---- what a copy serves
 
 
-def judge(copy: Path, receipts: dict[Place, bytes], verdict: Verdict, name: str) -> None:
+def judge(
+    copy: Path, receipts: dict[Place, bytes], verdict: Verdict, name: str, settings: dict[str, str]
+) -> None:
     there = entries_in(copy)
-    said = []
-    broker = BrokerProcess(copy, settings=SETTINGS)
+    highest = highest_named(copy, there)
+    broker = BrokerProcess(copy, settings=settings)
     verdict.copies += 1
     verdict.entries += len(there)
-    if not _starts(broker):
-        text = broker.log_path.read_text()
-        if "unrecorded restore" not in text:
-            verdict.failures.append(f"{name}: refused without a command: {text[-600:]}")
-            return
-        verdict.refused += 1
-        said.append(_restore(copy))
-        if not _starts(broker):
-            verdict.failures.append(f"{name}: refused after restore: {broker.log_path.read_text()[-600:]}")
-            return
-    elif "unrecorded restore" in (text := broker.log_path.read_text()):
-        verdict.aside += "They are set aside" in text
+    said = ""
+    for _ in range(STARTS_MAX):
+        begin = broker.log_path.stat().st_size if broker.log_path.exists() else 0
+        is_up = _starts(broker)
+        text = broker.log_path.read_text()[begin:]
+        said += text
+        verdict.mismatched += "mismatch: " in text
         verdict.short += "confirmed entries are not in the bookie" in text
-        broker.stop()
-        said.append(text)
-        said.append(_restore(copy))
-        broker.start()
-    said.append(broker.log_path.read_text())
-    ranges = [tuple(map(int, found)) for text in said for found in _RANGE.findall(text)]
+        if (command := _COMMAND.search(text)) is None:
+            if not is_up:
+                verdict.failures.append(f"{name}: refused without a command: {text[-600:]}")
+                return
+            break
+        if is_up:
+            verdict.aside += 1
+            broker.stop()
+            _note_deleted(copy, there, verdict, f"{name}: the first start")
+        else:
+            verdict.refused += 1
+        while command is not None:
+            text = _run(command[1], copy)
+            if "no file names the topic of" in text:
+                # An operator knows the topics of an application; here the payloads say them.
+                for number in range(TOPICS):
+                    mine = {str(place[0]) for place, body in there.items() if _is_of(body, number)}
+                    text += _run(f"{command[1]} {' '.join(sorted(mine))} --topic {topic_name(number)}", copy)
+            said += text
+            _note_deleted(copy, there, verdict, f"{name}: {command[1]}")
+            # What it says in turn is followed, too, unless it only names itself.
+            following = _COMMAND.search(text)
+            command = following if following is not None and following[1] != command[1] else None
+    else:
+        verdict.failures.append(f"{name}: not settled after {STARTS_MAX} starts: {said[-600:]}")
+        return
+    ranges = [tuple(map(int, found)) for found in _RANGE.findall(said)]
+    ranges += [(int(of), int(first), int(last or first)) for first, last, of in _ENTRIES.findall(said)]
 
     def is_named(place: Place) -> bool:
         return any(ledger == place[0] and first <= place[1] <= last for ledger, first, last in ranges)
 
-    served = _read_all(broker.endpoints.service_url, copy, there, is_named)
+    served = _read_all(broker.endpoints.service_url, copy, there)
     broker.stop()
+    _note_deleted(copy, there, verdict, f"{name}: the start that serves")
     lost = sorted(place for place, body in there.items() if served.get(place) != body)
     if lost:
         verdict.failures.append(f"{name}: {len(lost)} entries of the copy are not served: {lost[:5]}")
     absent = [place for place in receipts if place not in there]
-    unnamed = sorted(place for place in absent if not is_named(place))
-    verdict.named += len(absent) - len(unnamed)
+    at_ends = [place for place in absent if place[1] > highest.get(place[0], -1)]
+    unnamed = sorted(place for place in set(absent) - set(at_ends) if not is_named(place))
+    verdict.at_ends += len(at_ends)
+    verdict.named += len(absent) - len(at_ends) - len(unnamed)
     if unnamed:
         verdict.failures.append(
             f"{name}: {len(unnamed)} receipted entries are in no file and not named: {unnamed[:5]}"
         )
+
+
+def highest_named(copy: Path, there: dict[Place, bytes]) -> dict[int, int]:
+    """By ledger, the last entry that any file of the copy names: logs, journals, index, and the metadata's
+    counts of closed ledgers. Databases that cannot be opened name nothing.
+    """
+    highest: dict[int, int] = {}
+    for ledger_id, entry_id in there:
+        highest[ledger_id] = max(entry_id, highest.get(ledger_id, -1))
+    for ledger_id, entry_id in (*_in_index(copy), *_in_metadata(copy)):
+        highest[ledger_id] = max(entry_id, highest.get(ledger_id, -1))
+    return highest
+
+
+def _in_index(copy: Path) -> Iterator[Place]:
+    with contextlib.suppress(StorageError):
+        values = RocksKeyValue(str(copy / "index"), read_only=True)
+        try:
+            index = LedgerIndex(values)
+            index.load()
+            for ledger_id in index.ledgers():
+                if not index.is_deleted(ledger_id):
+                    yield ledger_id, index.last_entry_id(ledger_id)
+        finally:
+            values.close()
+
+
+def _in_metadata(copy: Path) -> Iterator[Place]:
+    with contextlib.suppress(StorageError):
+        values = RocksKeyValue(str(copy / "metadata"), read_only=True)
+        try:
+            store = MetadataStore(values)
+            for number in range(TOPICS):
+                path = records.managed_ledger_path(TopicName.parse(topic_name(number)))
+                held = store.get(path)
+                if held is not None:
+                    for info in records.decode(ManagedLedgerRecord, held.value, path).ledgers:
+                        yield info.ledger_id, info.entries - 1
+        finally:
+            values.close()
+
+
+def _note_deleted(copy: Path, there: dict[Place, bytes], verdict: Verdict, what: str) -> None:
+    gone = there.keys() - entries_in(copy).keys()
+    if gone:
+        verdict.failures.append(f"{what} deletes the bytes of {len(gone)} entries: {sorted(gone)[:5]}")
 
 
 def _starts(broker: BrokerProcess) -> bool:
@@ -223,10 +364,10 @@ def _starts(broker: BrokerProcess) -> bool:
     return True
 
 
-def _restore(copy: Path) -> str:
+def _run(command: str, copy: Path) -> str:
     """As the broker says."""
     run = subprocess.run(
-        [sys.executable, "-m", "geminga", "bookie", "unrecorded", "restore", "--data-dir", str(copy)],
+        [sys.executable, "-m", "geminga", "bookie", *command.split(), "--data-dir", str(copy)],
         capture_output=True,
         text=True,
         timeout=START_S_MAX,
@@ -234,22 +375,23 @@ def _restore(copy: Path) -> str:
     return run.stdout + run.stderr
 
 
-def _read_all(
-    url: str, copy: Path, there: dict[Place, bytes], is_named: Callable[[Place], bool]
-) -> dict[Place, bytes]:
-    """All messages by place. A reader that is stuck at a named entry goes on behind it."""
+def _read_all(url: str, copy: Path, there: dict[Place, bytes]) -> dict[Place, bytes]:
+    """All messages by place. A reader that is stuck goes on with the next entry that is there."""
     logger = pulsar.FileLogger(pulsar.LoggerLevel.Error, str(copy.with_name("readers.log")))
     client = pulsar.Client(url, logger=logger)
     found: dict[Place, bytes] = {}
     for number in range(TOPICS):
-        mine = sorted(place for place, body in there.items() if body.startswith(b"entry-%d-" % number))
+        mine = sorted(place for place, body in there.items() if _is_of(body, number))
         if not mine:
             continue
-        start = MessageId.earliest
+        start: Place | None = None
         while True:
-            reader = client.create_reader(topic_name(number), start)
+            # Inclusive: a broker begins with the start itself, which a reader behind a gap must not ask for.
+            first = MessageId(-1, *start, -1) if start is not None else MessageId.earliest
+            reader = client.create_reader(topic_name(number), first, start_message_id_inclusive=True)
             try:
-                while reader.has_message_available():
+                # Not as long as there is one by the last message id: that one may be lost.
+                while any(place not in found for place in mine):
                     message = reader.read_next(READ_MS_MAX)
                     place = message.message_id().ledger_id(), message.message_id().entry_id()
                     payload = _PAYLOAD.search(message.data())
@@ -260,9 +402,9 @@ def _read_all(
                 reader.close()
             behind = max((place for place in found if place in mine), default=(-1, -1))
             ahead = [place for place in mine if place > behind]
-            if not ahead or not is_named((ahead[0][0], ahead[0][1] - 1)):
+            if not ahead or start == ahead[0]:
                 break
-            start = MessageId(-1, ahead[0][0], ahead[0][1] - 1, -1)
+            start = ahead[0]
     client.close()
     return found
 
@@ -271,33 +413,67 @@ def _read_all(
 
 
 def run_copies(
-    copies: int, directory: Path, *, seed: int, say: Callable[[str], None] = lambda line: None
+    copies: int,
+    directory: Path,
+    *,
+    seed: int,
+    mixtures: int = 0,
+    default_settings: bool = False,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Verdict:
-    """Copy a loaded broker's directory so many times, then judge each copy."""
+    """Copy a loaded broker's directory so many times, and mix so many out of the copies; then judge each."""
     dice, verdict = random.Random(seed), Verdict()
-    broker = BrokerProcess(directory / "data", settings=SETTINGS)
-    taken = []
+    settings = {} if default_settings else SETTINGS
+    pause_s = DEFAULT_PAUSE_S if default_settings else PAUSE_S
+    broker = BrokerProcess(directory / "data", settings=settings)
+    taken: list[tuple[Path, dict[Place, bytes], str]] = []
+
+    def take(number: int, folders: Sequence[str], pauses: Sequence[float]) -> None:
+        threading.Event().wait(pauses[-1])
+        receipts = load.receipts()
+        copy = directory / f"copy-{number}"
+        (copy / "bookie").mkdir(parents=True)
+        shutil.copy(broker.data_dir / "bookie" / "cookie", copy / "bookie")
+        for folder, pause in zip(folders, pauses, strict=False):
+            subprocess.run(
+                ["cp", "-a", str(broker.data_dir / folder), str((copy / folder).parent)], check=False
+            )
+            threading.Event().wait(pause)
+        taken.append((copy, receipts, "-".join(folders).replace("bookie/", "")))
+
     with broker:
-        load = Load(broker.endpoints.service_url, directory)
+        load = Load(broker.endpoints.service_url, broker.endpoints.web_url, directory)
         load.wait_for(200)
-        pause = threading.Event()
-        for number in range(copies):
-            pause.wait(dice.random() * 0.5)
-            receipts = load.receipts()
-            copy = directory / f"copy-{number}"
-            copy.mkdir()
-            folders = ["metadata", "index", "bookie"]
-            dice.shuffle(folders)
-            for folder in folders:
-                subprocess.run(["cp", "-a", str(broker.data_dir / folder), str(copy)], check=False)
-                pause.wait(dice.random() * PAUSE_S)
-            taken.append((copy, receipts, "-".join(folders)))
+        with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
+            for number in range(copies):
+                folders = dice.sample(FOLDERS, len(FOLDERS))
+                # Some copies are quick, and in some a journal is used again between two folders.
+                longest = dice.choice((0.1, pause_s / 4, pause_s))
+                pool.submit(take, number, folders, [dice.random() * longest for _ in FOLDERS])
         load.stop()
+    whole = list(taken)
+    for number in range(mixtures):
+        copy = directory / f"mixture-{number}"
+        (copy / "bookie").mkdir(parents=True)
+        shutil.copy(broker.data_dir / "bookie" / "cookie", copy / "bookie")
+        sources = [dice.choice(whole) for _ in FOLDERS]
+        for folder, (source, _, _) in zip(FOLDERS, sources, strict=True):
+            shutil.copytree(source / folder, copy / folder)
+        oldest = min((receipts for _, receipts, _ in sources), key=len)
+        names = (
+            f"{folder.removeprefix('bookie/')} of {of[0].name}"
+            for folder, of in zip(FOLDERS, sources, strict=True)
+        )
+        taken.append((copy, oldest, ", ".join(names)))
     for copy, receipts, order in taken:
-        judge(copy, receipts, verdict, f"{copy.name} ({order}, seed {seed})")
+        failed = len(verdict.failures)
+        kept = directory / f"{copy.name}-as-copied"
+        shutil.copytree(copy, kept)
+        judge(copy, receipts, verdict, f"{copy.name} ({order}, seed {seed})", settings)
         say(f"{copy.name} {order}: {len(receipts)} receipts; failures so far {len(verdict.failures)}")
-        if not verdict.failures:
+        if len(verdict.failures) == failed:
             shutil.rmtree(copy)
+            shutil.rmtree(kept)
     return verdict
 
 
@@ -308,7 +484,7 @@ def run_wal_cuts(
     verdict = Verdict()
     broker = BrokerProcess(directory / "data", settings=SETTINGS)
     broker.start()
-    load = Load(broker.endpoints.service_url, directory)
+    load = Load(broker.endpoints.service_url, broker.endpoints.web_url, directory)
     load.wait_for(receipts)
     held = load.receipts()
     broker.kill()
@@ -318,7 +494,7 @@ def run_wal_cuts(
         copy = directory / f"cut-{number}"
         shutil.copytree(broker.data_dir, copy)
         os.truncate(copy / "metadata" / wal.name, wal.stat().st_size * number // cuts)
-        judge(copy, held, verdict, f"cut {number} of {cuts}")
+        judge(copy, held, verdict, f"cut {number} of {cuts}", SETTINGS)
         say(f"{copy.name}: failures so far {len(verdict.failures)}")
         if not verdict.failures:
             shutil.rmtree(copy)
@@ -328,6 +504,8 @@ def run_wal_cuts(
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Copy a running broker's files, and see what they serve.")
     parser.add_argument("--copies", type=int, default=0)
+    parser.add_argument("--mixtures", type=int, default=0, help="out of the copies")
+    parser.add_argument("--default-settings", action="store_true", help="of the broker; takes minutes")
     parser.add_argument("--wal-cuts", type=int, default=0)
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
     parser.add_argument("--keep", type=Path, help="a directory for the copies, which stay there")
@@ -336,19 +514,29 @@ def main(arguments: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="hot-copies-") as temporary:
         directory = options.keep or Path(temporary)
         runs = []
-        if options.copies:
-            (directory / "hot").mkdir(parents=True)
-            runs.append(run_copies(options.copies, directory / "hot", seed=options.seed, say=_say))
+        left, mixtures, seed = options.copies, options.mixtures, options.seed
+        while left > 0:
+            of_one = min(left, COPIES_OF_ONE_BROKER)
+            left -= of_one
+            mixed = mixtures * of_one // (left + of_one)
+            mixtures -= mixed
+            place = directory / f"hot-{seed}"
+            place.mkdir(parents=True)
+            run = functools.partial(run_copies, default_settings=options.default_settings, say=_say)
+            runs.append(run(of_one, place, seed=seed, mixtures=mixed))
+            seed += 1
         if options.wal_cuts:
             (directory / "cut").mkdir(parents=True)
             runs.append(run_wal_cuts(options.wal_cuts, directory / "cut", say=_say))
         for verdict in runs:
-            print(
-                f"{verdict.copies} copies: {verdict.refused} refused, {verdict.aside} with ledgers aside, "
-                f"{verdict.short} short, {verdict.entries} entries in them; {verdict.named} absent ones named"
-            )
             print("\n".join(verdict.failures) or "every entry in a copy is served, every absent one named")
             failed = failed or bool(verdict.failures)
+        total = {key: sum(getattr(run, key) for run in runs) for key in COUNTS}
+        print(
+            "{copies} copies: {refused} refused, {aside} with ledgers aside, {mismatched} starts that found "
+            "a mismatch, {short} short; {entries} entries in the copies; {named} absent ones named, "
+            "{at_ends} behind all that a file names".format_map(total)
+        )
     return 1 if failed else 0
 
 

@@ -143,6 +143,17 @@ def _delayed(broker: BrokerProcess) -> Iterator[str]:
     client.close()
 
 
+def _kept_for_compaction(broker: BrokerProcess) -> Iterator[str]:
+    """A topic that keeps all messages for a while."""
+    admin, path, client = Admin(broker.endpoints.web_url), f"/admin/v2/{topic_path(KEPT)}", _client(broker)
+    assert admin.put(f"{path}/compaction").status == 204
+    yield scrape(broker.endpoints.web_url)
+    _publish(client, (KEPT,), 1)
+    yield scrape(broker.endpoints.web_url)
+    assert admin.delete(f"{path}/subscription/__compaction").status == 204
+    client.close()
+
+
 def _slow(broker: BrokerProcess) -> Iterator[str]:
     """The process is stopped while entries are on their way, for as long as each class of latencies is."""
     client = _client(broker)
@@ -207,6 +218,7 @@ def play(directory: Path) -> list[str]:
         pages += _compacted(broker, "MINOR")
         pages += _delayed(broker)
         pages += _slow(broker)
+        pages += _kept_for_compaction(broker)
         # Not flushed yet at the kill, so that the next start replays it.
         client = _client(broker)
         _publish(client, (KEPT,), 5)

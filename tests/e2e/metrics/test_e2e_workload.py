@@ -121,6 +121,12 @@ AT_REST = {
         ),
         "tests/e2e/files/log_damage.py flips bytes",
     ),
+    "geminga_bookie_confirmed_entries_missing": "tests/e2e/faults/test_e2e_health.py has some",
+    **dict.fromkeys(
+        ("geminga_bookie_kept_bytes", "geminga_bookie_kept_logs", "geminga_bookie_recovery_entries_found"),
+        "tests/e2e/files/test_log_put_back.py takes a log away",
+    ),
+    "geminga_delayed_buckets_lost_at_start": "tests/e2e/delays/test_e2e_delayed_metrics.py loses one",
     "geminga_bookie_ledgers_aside": "tests/e2e/files has metadata older than its ledgers",
     **dict.fromkeys(
         (
