@@ -32,12 +32,14 @@ class SpaceReserve:
         if free_bytes < self._reserved_bytes:
             return (
                 f"{self._directory}: disk full: {free_bytes // MIB} MiB are free, and the last "
-                f"{self._reserved_bytes // MIB} MiB are kept for deletions and acknowledgements"
+                f"{self._reserved_bytes // MIB} MiB are kept for deletions and acknowledgements; free "
+                "some space"
             )
         free_inodes = self._disk.free_inodes(self._directory)
         if free_inodes is not None and free_inodes < RESERVED_INODES:
             return (
                 f"{self._directory}: disk full: {free_inodes} inodes are free, and the last "
-                f"{RESERVED_INODES} are kept for deletions and acknowledgements"
+                f"{RESERVED_INODES} are kept for deletions and acknowledgements; free "
+                "some space"
             )
         return ""

@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 import trio
 
 from geminga.bookie.running.bookie import Bookie
+from geminga.bookie.running.bookie_files import RETRY_S, waiting_text
 from geminga.bookie.running.directory_lists import COOKIE, LOCK
 from geminga.errors import StorageError
 from geminga.storage.disk import Disk
@@ -23,8 +24,6 @@ LOOK_S = 2.0
 """The interval between two checks. A check is one trip to a thread: a `stat` for each directory and open
 file, and a listing of the directories of journals, entry logs and databases.
 """
-RETRY_S = 1.0
-"""Between two tries to write removed files again on a full disk."""
 NAMED_MAX = 3
 """The number of files that a text names."""
 log = logging.getLogger("geminga.server")
@@ -119,12 +118,7 @@ class FileWatch:
             is_told = False
             while full := await self._disk.run(self._write_again):
                 if not is_told:
-                    log.critical(
-                        "%s; process %d waits for space there, since its open files are the only copy of "
-                        "what was removed. Free some space; a second SIGTERM gives it up",
-                        full,
-                        os.getpid(),
-                    )
+                    log.critical("%s", waiting_text(full))
                     is_told = True
                 await trio.sleep(RETRY_S)
 
@@ -153,9 +147,9 @@ class FileWatch:
     def _changed(self, known: Mapping[str, tuple[int, int] | None]) -> list[str]:
         return [path for path, identity in known.items() if self._disk.identity(path) != identity]
 
-    def _write_again(self) -> str:
-        """Returns why the rest has to wait for space; "" if nothing has."""
-        full = ""
+    def _write_again(self) -> DiskFull | None:
+        """Returns why the rest has to wait for space; None if nothing has."""
+        full: DiskFull | None = None
         if not self._gone_directory():
             for path in self._changed(self._cookies):
                 try:
@@ -168,7 +162,7 @@ class FileWatch:
                 found = database.gone_files()
                 still = database.write_files_again() if found else []
             except DiskFull as error:
-                full = str(error)
+                full = error
                 continue
             except StorageError as error:
                 log.error("not written again: %s", error)

@@ -185,7 +185,8 @@ def refusal(disk: Disk, data_dir: str, seen: Directories, *, cluster: str) -> st
         )
     lines.append(
         "A crash never leaves files like this. The metadata is an older copy, was copied while a broker "
-        "ran, or has lost the end of its write-ahead log. Nothing was written. Put back the files that "
+        "ran, or has lost the end of its write-ahead log; or the index is older, and the ledgers were "
+        "deleted since. Nothing was written. Put back the files that "
         "belong together, and start again; if there are none, run this, and start again:"
     )
     # One command, the one that brings most back. A ledger that only the index has deleted comes back with a

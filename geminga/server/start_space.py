@@ -117,7 +117,10 @@ def _text(disk: RealDisk, need: _Need) -> str:
         return ""
     free = f"{free_bytes // KIB} KiB" + (f" and {free_inodes} inodes" if free_inodes is not None else "")
     wanted = f"{-(-need.bytes // KIB)} KiB" + (f" and {need.files} inodes" if free_inodes is not None else "")
-    return f"{need.directory}: disk full: {free} are free, a start needs {wanted}; nothing was changed"
+    return (
+        f"{need.directory}: disk full: {free} are free, a start needs {wanted}; nothing was changed; free "
+        "some space, and start again"
+    )
 
 
 def _existing(disk: RealDisk, path: str) -> str:

@@ -25,7 +25,7 @@ def storage_error(error: OSError, doing: str, path: str) -> StorageError:
     """A StorageError for the system's error, with the file's name and the system's text."""
     reason = error.strerror or str(error)
     if error.errno in FULL_ERRORS:
-        return DiskFull(f"{path}: disk full, cannot {doing}: {reason}")
+        return DiskFull(f"{path}: disk full, cannot {doing}: {reason}; free some space")
     return StorageError(f"{path}: cannot {doing}: {reason}")
 
 

@@ -218,8 +218,7 @@ class RocksKeyValue:
         StorageError if the directory cannot be listed.
         """
         assert self._files is not None, "read-only"
-        # On a full disk the database is open for reading only, and its logs are those of the last opening.
-        return self._files.gone() if self._full is None else []
+        return self._files.gone()
 
     def write_files_again(self) -> list[str]:
         """Bring all that was written into files that have names, durable on return, and refuse further
@@ -227,7 +226,7 @@ class RocksKeyValue:
         """
         assert self._files is not None, "read-only"
         with self._writing:
-            if self._failed is None and not self._closed and self._files.is_in_place:
+            if self._failed is None and self._full is None and not self._closed and self._files.is_in_place:
                 try:
                     self._database.begin_log()
                 except Exception as error:
@@ -268,6 +267,8 @@ class RocksKeyValue:
                 log.warning("%s: closed with what was written last in its log: %s", self.path, failure)
             finally:
                 self._close_database()
+                if self._files is not None:
+                    self._files.move_on()
 
     def _close_database(self) -> None:
         try:
@@ -360,6 +361,8 @@ class RocksKeyValue:
         try:
             with self._gate:
                 self._database.go_back(self._confirmed)
+                if self._files is not None:
+                    self._files.stand_still()
         except StorageError as error:
             self._failed = error
             raise
@@ -371,9 +374,18 @@ class RocksKeyValue:
             return
         if not self._database.has_room_to_open():
             raise DiskFull(str(self._full))
+        assert self._files is not None, "read-only"
+        # An opening would take a log that is gone for empty, and forget that it was there.
+        if gone := self._files.gone():
+            raise DiskFull(f"{gone[0]}: removed, moved or replaced; before that: {self._full}")
         try:
             with self._gate:
-                self._database.open_for_writing(self._confirmed)
+                self._files.move_on()
+                try:
+                    self._database.open_for_writing(self._confirmed)
+                except DiskFull:
+                    self._files.stand_still()
+                    raise
         except DiskFull:
             raise
         except StorageError as error:

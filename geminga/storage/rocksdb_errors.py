@@ -35,7 +35,7 @@ def translated(text: str, doing: str, path: str) -> StorageError:
     """CorruptData, DiskFull or StorageError for RocksDB's error, with the directory's path."""
     # RocksDB repeats this text for each later write, until it finds space or is opened again.
     if text.startswith("IO error") and any(full in text for full in _FULL):
-        return DiskFull(f"{path}: disk full, cannot {doing}: {text}")
+        return DiskFull(f"{path}: disk full, cannot {doing}: {text}; free some space")
     if "/LOCK" in text and "lock" in text:
         return StorageError(f"{path}: in use by another process, or opened twice in this one ({text})")
     if text.startswith("Corruption"):

@@ -8,17 +8,18 @@ database needs it before and after it was not found. Blocking.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
 from geminga.errors import StorageError
-from geminga.storage.disk import RealDisk
+from geminga.storage.disk import File, RealDisk
 from geminga.storage.removed_files import open_removed, write_again
 
 CURRENT: Final = "CURRENT"
 """The file that names the manifest."""
 _MANIFEST: Final = "MANIFEST-"
 _LOG: Final = ".log"
+_TABLE: Final = ".sst"
 
 
 class LiveFiles(NamedTuple):
@@ -45,6 +46,9 @@ class DatabaseFiles:
         """The numbers of the logs that were seen, without obsolete ones."""
         self._manifest = ""
         """The name of the last manifest that was seen."""
+        self._still: frozenset[str] | None = None
+        """The names of all that is needed while the database changes no file."""
+        self._held: list[File] = []
         self.gone()
 
     @property
@@ -52,12 +56,34 @@ class DatabaseFiles:
         """Whether the directory is the one of the start."""
         return self._disk.identity(self._path) == self._identity
 
+    def stand_still(self) -> None:
+        """The database changes no file until `move_on`; what exists now is taken for complete. Both may be
+        called on another thread than `gone`. Raises StorageError.
+        """
+        needed = frozenset(name for name in self._disk.list(self._path) if _is_needed(name))
+        # RocksDB opened for reading has its logs in memory and no descriptor of them.
+        for name in needed:
+            if not name.endswith(_TABLE):
+                self._held.append(self._disk.open(os.path.join(self._path, name)))
+        self._still = needed
+
+    def move_on(self) -> None:
+        self._still = None
+        while self._held:
+            self._held.pop().close()
+
     def gone(self) -> list[str]:
         """The paths of the files that the database needs and that do not exist, sorted; that of the directory
         if it was removed, moved or replaced.
         """
         if not self.is_in_place:
             return [self._path]
+        still = self._still
+        found = self._gone_while_moving() if still is None else still - set(self._disk.list(self._path))
+        # If that has changed meanwhile, neither answer is right; the next look tells.
+        return sorted(os.path.join(self._path, name) for name in found) if self._still is still else []
+
+    def _gone_while_moving(self) -> Collection[str]:
         before = self._live()
         if before is None:
             return []
@@ -80,7 +106,7 @@ class DatabaseFiles:
             if not logs and not numbers and after.oldest_log == before.oldest_log:
                 numbers = {after.oldest_log}
             lost += [name for name in map(_log_name, numbers) if not self._exists(name)]
-        return sorted(os.path.join(self._path, name) for name in lost)
+        return lost
 
     def write_again(self) -> list[str]:
         """Write those removed files again that the process still has open, durable on return. The database
@@ -134,6 +160,10 @@ def _log_number(name: str) -> int:
     """The number of a write-ahead log; -1 for any other file."""
     stem = name.removesuffix(_LOG)
     return int(stem) if stem != name and stem.isascii() and stem.isdigit() else -1
+
+
+def _is_needed(name: str) -> bool:
+    return name == CURRENT or name.startswith(_MANIFEST) or name.endswith((_LOG, _TABLE))
 
 
 def _log_name(number: int) -> str:

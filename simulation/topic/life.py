@@ -80,10 +80,14 @@ class TopicLife:
             await delay.stop()
         self.delays.clear()
         ledger, self._ledger = self.ledger, None
+        cursors = dict(ledger.cursors)
         await ledger.close()
         if not ledger.fenced:  # else it was closed as it was
-            for cursor in self.truth.cursors.values():
-                cursor.durable |= cursor.consumed
+            # What a full disk has refused is still dirty; a close tells that, and delivers it again.
+            kept = {name for name, cursor in cursors.items() if cursor.is_dirty}
+            for name, known in self.truth.cursors.items():
+                if not (name in kept and self.world.was_full()):
+                    known.durable |= known.consumed
 
     async def delete(self) -> None:
         for delay in self.delays.values():

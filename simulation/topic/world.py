@@ -232,6 +232,10 @@ class TopicWorld:
         """Whether a fault was injected into a read, ever."""
         return any("read" in text for text in self.disk.faults.log)
 
+    def was_full(self) -> bool:
+        """Whether a write has found no space, ever."""
+        return any("No space left" in text for text in self.disk.faults.log)
+
     def used_bytes(self) -> int:
         """Of all entry logs."""
         directory = f"{DIRECTORY}/entry-logs"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from geminga.errors import CorruptData, StorageError
+from geminga.storage.disk_errors import DiskFull
 from geminga.storage.key_value import RocksKeyValue
 from geminga.storage.rocksdb import Database
 
@@ -124,3 +125,33 @@ def test_what_the_database_itself_deletes_is_no_alarm(tmp_path: Path) -> None:
     assert looks > 10
     assert len(seen - set(os.listdir(tmp_path / "db"))) > 5, "it has deleted nothing"
     values.close()
+
+
+@pytest.mark.parametrize("pattern", ["*.log", "*.sst", "MANIFEST-*", "CURRENT", "*"])
+def test_files_removed_on_a_full_disk(
+    values: RocksKeyValue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pattern: str
+) -> None:
+    """The database is open for reading only then, and has its logs in memory."""
+
+    def full(*arguments: object) -> None:
+        raise Exception(
+            "IO error: No space left on device: While appending to file: /d: No space left on device"
+        )
+
+    with monkeypatch.context() as patch:
+        patch.setattr(values._database, "apply", full)
+        with pytest.raises(DiskFull):
+            values.write([(b"late", b"")], sync=True)
+    assert values.gone_files() == []
+    removed = remove(tmp_path / "db", pattern)
+    named = values.gone_files()
+    assert named
+    assert set(named) <= set(removed)
+    # There is space by now, and an opening would make new files.
+    with pytest.raises(DiskFull, match="removed, moved or replaced"):
+        values.write([(b"late", b"")], sync=True)
+    assert values.write_files_again() == []
+    values.close()
+    again = RocksKeyValue(str(tmp_path / "db"))
+    assert list(again.scan(b"", b"\xff")) == rows("flushed") + rows("logged")
+    again.close()

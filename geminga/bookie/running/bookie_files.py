@@ -6,19 +6,24 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+import os
+from collections.abc import AsyncIterator, Collection, Sequence
+
+import trio
 
 from geminga.bookie.journal.journal_set import JournalSet
 from geminga.bookie.records.file_names import JOURNAL_SUFFIX
 from geminga.bookie.records.journal_position import JournalPosition
 from geminga.bookie.running.ledger_directory import LedgerDirectory
-from geminga.errors import StorageError
+from geminga.errors import ReadOnly, StorageError
 from geminga.storage.disk import Disk
 
 NAMED_MAX = 10
 """The number of files that a line of the log names."""
 ROUNDS_MAX = 3
 """How often files are written again while others go on removing them."""
+RETRY_S = 1.0
+"""Between two tries to write removed files again on a full disk."""
 log = logging.getLogger("geminga.bookie")
 
 
@@ -66,26 +71,36 @@ class BookieFiles:
     async def write_gone_again(self) -> None:
         """If files are gone, bring every confirmed entry that is in memory or in an open file back into files
         that have names, durable on return. No task of the bookie may run. What cannot be written is logged:
-        the journals that are left are kept, and the next start reads them.
+        the journals that are left are kept, and the next start reads them. A full disk is waited for, since
+        the only copy is in this process.
 
         Does nothing while a directory is another one than at the start. What was written there would be
         hidden as soon as the right disk is mounted again.
         """
         gone: set[str] = set()
-        are_flushed = True
+        failures: list[StorageError] = []
+        rounds = 0
+        is_told = False
         still = set(await self._disk.run(self._gone_in_place))
-        # Once more if further files have gone meanwhile: what removes them may still be at it.
-        for _ in range(ROUNDS_MAX):
-            if still <= gone:
-                break
+        while still and rounds < ROUNDS_MAX:
             gone |= still
             self._journals.keep_files(True)
-            await self._attempt(lambda: self._disk.run(self._journals.write_files_again))
-            # A list, since the second one is to be written even if the first one cannot be.
-            flushed = [await self._attempt(directory.write_again) for directory in self._directories]
-            are_flushed = all(flushed)
+            failures = await self._write_again()
             still = set(await self._disk.run(self._gone_in_place))
-        journals = {path for path in still if path.endswith(JOURNAL_SUFFIX)} if are_flushed else set()
+            full = next((error for error in failures if isinstance(error, ReadOnly)), None)
+            if full is not None and still:
+                if not is_told:
+                    log.critical("%s", waiting_text(full))
+                    is_told = True
+                await trio.sleep(RETRY_S)
+                continue
+            # Once more if further files have gone meanwhile: what removes them may still be at it.
+            if still <= gone:
+                break
+            rounds += 1
+        for error in failures:
+            log.error("not written again: %s", error)
+        journals = {path for path in still if path.endswith(JOURNAL_SUFFIX)} if not failures else set()
         if written := gone - still:
             log.warning("written again: %s", _named(written))
         if journals:
@@ -106,14 +121,29 @@ class BookieFiles:
             log.error("not looked for removed files: %s", error)
             return []
 
-    async def _attempt(self, write: Callable[[], Awaitable[None]]) -> bool:
-        # One disk that is full must not keep the others' entries from being saved.
+    async def _write_again(self) -> list[StorageError]:
+        """Returns why some could not be written: one disk that is full must not keep the others' entries from
+        being saved.
+        """
+        failures: list[StorageError] = []
         try:
-            await write()
+            await self._disk.run(self._journals.write_files_again)
         except StorageError as error:
-            log.error("not written again: %s", error)
-            return False
-        return True
+            failures.append(error)
+        for directory in self._directories:
+            try:
+                await directory.write_again()
+            except StorageError as error:
+                failures.append(error)
+        return failures
+
+
+def waiting_text(full: StorageError) -> str:
+    """What an operator is to do while removed files cannot be written again."""
+    return (
+        f"{full}; process {os.getpid()} waits for space there, since its open files are the only copy of "
+        "what was removed; a second SIGTERM gives it up"
+    )
 
 
 def _named(paths: Collection[str]) -> str:

@@ -246,11 +246,14 @@ class LedgerDirectory:
 
     async def write_again(self) -> None:
         """After a failure, with no task running: write removed logs again as far as possible, then flush all
-        entries in memory. Raises StorageError after all that could be written is.
+        entries in memory. Raises StorageError after all that could be written is; after ReadOnly the
+        call may be repeated.
         """
         failure: StorageError | None = None
         try:
             await self.storage.write_files_again()
+        except ReadOnly:
+            raise
         except StorageError as error:
             failure = error
         while self.has_unflushed():

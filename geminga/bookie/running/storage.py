@@ -364,7 +364,8 @@ class LedgerStorage:
 
     async def write_files_again(self) -> None:
         """Write removed logs again, durable on return, that are still open for writing or reading. Entries
-        that are flushed later go to a new log. Raises StorageError after all that could be written is.
+        that are flushed later go to a new log. Raises StorageError after all that could be written is; after
+        DiskFull the call may be repeated.
         """
         async with self._log_lock:
             await self.disk.run(self._write_files_again)
@@ -373,11 +374,17 @@ class LedgerStorage:
         failure: StorageError | None = None
         try:
             self._writer.write_again()
+        except DiskFull:
+            # The caller repeats this once there is space. The current log stays open until then: nothing else
+            # has its bytes.
+            raise
         except StorageError as error:
             failure = error
         for log_id in self._missing_logs():
             try:
                 self._logs.write_again(log_id)
+            except DiskFull:
+                raise
             except StorageError as error:
                 failure = failure or error
         # Its file is not the one of that name, and a write that something else has disturbed may be half

@@ -63,34 +63,37 @@ def losses_of(bookie: Bookie, lost_buckets: int) -> list[str]:
     losses = [f"{damage}; {look}" for damage in report.damages[:LOSSES_MAX]]
     if report.logs_missing or report.logs_cut:
         losses.append(
-            f"{len(report.logs_missing)} entry logs are not there, and {len(report.logs_cut)} are cut short: "
-            f"{report.entries_missing} of their entries are in no file; {look}"
+            f"entry logs that are not there: {len(report.logs_missing)}, cut short: {len(report.logs_cut)}; "
+            f"entries of them that are in no file: {report.entries_missing}; {look}"
         )
     elif report.entries_missing:
-        losses.append(f"{report.entries_missing} entries are named by files and are in none; {look}")
+        losses.append(f"entries that files name and no file has: {report.entries_missing}; {look}")
     if counts.confirmed_missing:
         losses.append(
-            f"{counts.confirmed_missing} entries that topics have confirmed are in no file; 'geminga events "
-            "--kind entries-missing' names them, and 'geminga topics skip' takes a subscription past them"
+            f"entries that topics have confirmed and no file has: {counts.confirmed_missing}; 'geminga "
+            "events --kind entries-missing' names them, and 'geminga topics skip' takes a subscription past "
+            "them"
         )
     if lost_buckets:
         losses.append(
-            f"{lost_buckets} buckets of the delayed index were lost since the start; their messages are read "
-            "again from their topics, and none is lost: 'geminga events --kind bucket-lost' names them"
+            f"buckets of the delayed index that were lost since the start: {lost_buckets}; their messages "
+            "are read again from their topics, and none is lost: 'geminga events --kind "
+            "bucket-lost' names them"
         )
     unhealed = counts.damaged_entries_found - counts.damaged_entries_healed
     if unhealed > 0:
-        losses.append(f"{unhealed} entries were found damaged since the start; {look}")
+        losses.append(f"entries that were found damaged since the start: {unhealed}; {look}")
     if counts.ledgers_aside:
         losses.append(
-            f"{counts.ledgers_aside} ledgers without a record are set aside; 'geminga bookie unrecorded "
-            "list' on the stopped broker shows them"
+            f"ledgers without a record that are set aside: {counts.ledgers_aside}; 'geminga bookie "
+            "unrecorded list' on the stopped broker shows them"
         )
     if counts.keeps_logs:
+        kept = f" ({counts.kept_logs} would be, {counts.kept_bytes >> 20} MiB)" if counts.kept_logs else ""
         losses.append(
             "a start found files of several moments (index, entry logs, journals), so no entry log from "
-            f"before is deleted: {counts.kept_logs} with {counts.kept_bytes >> 20} MiB would be; if all is "
-            "well, 'geminga bookie release' on the stopped broker drops them"
+            f"before is deleted{kept}; if all is well, 'geminga bookie release' on the stopped broker "
+            "ends that"
         )
     return losses
 

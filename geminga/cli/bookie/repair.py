@@ -94,6 +94,11 @@ def verify(parser: Parser, arguments: Sequence[str]) -> int:
                 f"unfinished  {counts.unfinished_bytes} bytes in entry logs, {counts.torn_bytes} in journals;"
                 " a crash cuts the last write short, and nothing shows that these were ever whole"
             )
+        if any(index.kept.below for index in indexes):
+            print(
+                "kept        entry logs are not deleted, since a start found files of several moments; "
+                "'geminga bookie release' ends that"
+            )
         print(f"damage      {counts.findings or 'none'}")
     return EXIT_FAILED if counts.findings else EXIT_OK
 

@@ -187,7 +187,7 @@ def _tell_topics(found: dict[str, Any], topics: list[dict[str, Any]]) -> None:
         notes.append(
             "all messages are kept for compaction, which this broker does not have: "
             f"{_named(kept, 'kept_bytes', bytes_text)}; 'geminga topics unsubscribe TOPIC -s __compaction' "
-            "gives them up, where no compaction threshold is set"
+            "gives them up; where a compaction threshold asks for that, remove the threshold first"
         )
     found["notes"] = notes
 

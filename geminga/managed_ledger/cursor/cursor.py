@@ -218,7 +218,6 @@ class Cursor(Acknowledgments):
 
     def _abandon(self) -> None:
         self._closed = True
-        self._dirty = False
         if self._ledger is not None:
             self._ledger.close()
 

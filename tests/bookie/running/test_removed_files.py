@@ -11,12 +11,15 @@ import pytest
 import trio
 
 from geminga.bookie.records.settings import BookieSettings
+from geminga.bookie.running import bookie_files
 from geminga.bookie.running.bookie import Bookie
 from geminga.bookie.running.ledger_writer import LedgerWriter
 from geminga.errors import StorageError
 from geminga.limits import KIB
-from geminga.storage.disk import RealDisk
+from geminga.storage.disk import File, RealDisk
+from geminga.storage.disk_errors import DiskFull
 from geminga.storage.key_value import RocksKeyValue
+from geminga.storage.removed_files import UNFINISHED
 
 SMALL = BookieSettings(
     journal_file_bytes=64 * KIB,
@@ -228,3 +231,30 @@ async def test_what_the_bookie_itself_deletes_is_no_alarm(tmp_path: Path) -> Non
     assert looks > 50
     assert deleted > 20
     await check(tmp_path, entries.durable)
+
+
+async def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing else has the bytes of a removed journal or log that is still open."""
+    monkeypatch.setattr(bookie_files, "RETRY_S", 0)
+    create = RealDisk.create
+    refused: list[str] = []
+
+    def full_at_first(disk: RealDisk, path: str) -> File:
+        if path.endswith(UNFINISHED) and refused.count(path) < 3:
+            refused.append(path)
+            raise DiskFull(f"{path}: disk full")
+        return create(disk, path)
+
+    with pytest.RaisesGroup(StorageError):
+        async with running(tmp_path) as bookie:
+            entries = Entries(bookie)
+            await entries.add(1, 20)
+            await bookie.flush()
+            await entries.add(2, 10)
+            for file in (*files(tmp_path, "journal"), *files(tmp_path, "entry-logs")):
+                file.unlink()
+            before = dict(entries.durable)
+            monkeypatch.setattr(RealDisk, "create", full_at_first)
+            await bookie.abandon(StorageError("removed"))
+    assert len(refused) == 6
+    await check(tmp_path, before)

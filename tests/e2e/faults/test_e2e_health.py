@@ -52,9 +52,9 @@ def test_losses_are_told_of_a_broker_that_serves_the_rest(tmp_path: Path) -> Non
             report = Admin(broker.endpoints.web_url).get(OWN)
             assert report.status == 200
             logs, confirmed, kept = report.json()["losses"]
-            assert "entry logs are not there" in logs
+            assert "entry logs that are not there: " in logs
             assert "geminga bookie verify" in logs
-            assert confirmed.startswith("4 entries that topics have confirmed are in no file")
+            assert confirmed.startswith("entries that topics have confirmed and no file has: 4; ")
             assert "geminga bookie release" in kept
             events = Admin(broker.endpoints.web_url).get("/geminga/events?kind=entries-missing").json()
             assert [event["counts"] for event in events][-1] == {"entries": 4}

@@ -49,7 +49,7 @@ def test_a_log_comes_back(tmp_path: Path, meanwhile: list[str]) -> None:
     log.rename(tmp_path / "away")
     with broker:
         health = _health(broker)
-        assert any("1 entry logs are not there" in text for text in health["losses"])
+        assert any("entry logs that are not there: 1" in text for text in health["losses"])
         assert any("entries-missing" in text for text in health["losses"])
         assert any("geminga bookie release" in text for text in health["losses"])
     for command in meanwhile:
@@ -83,6 +83,10 @@ def test_a_log_comes_back(tmp_path: Path, meanwhile: list[str]) -> None:
         )
         kept = eventually(lambda: (page := gauges(broker))["geminga_bookie_kept_logs"] >= 3 and page)
         assert kept["geminga_bookie_kept_bytes"] > 2_500_000
+    verify = [sys.executable, "-m", "geminga", "bookie", "verify", "--data-dir", broker.data_dir]
+    assert (
+        "'geminga bookie release' ends that" in subprocess.run(verify, capture_output=True, text=True).stdout
+    )
     release = [sys.executable, "-m", "geminga", "bookie", "release", "--data-dir", broker.data_dir]
     subprocess.run(release, check=True, capture_output=True)
     with broker:
