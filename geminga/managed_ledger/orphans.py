@@ -170,6 +170,8 @@ async def sweep_orphan_ledgers(
     missing = MissingEntries(bookie)
     orphans = find_orphan_ledgers(metadata, missing.look_at)
     missing.tell(record)
+    if missing.by_topic:
+        await bookie.keep_files()
     for ledger_id in orphans:
         try:
             await bookie.delete_ledger(ledger_id)

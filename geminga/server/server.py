@@ -244,6 +244,12 @@ async def _serve(
             aside = await set_aside_unrecorded(bookie, metadata)
             if aside:
                 log.warning("%s", await disk.run(aside_text, disk, data_dir, lists, bookie, aside))
+            elif count := len(bookie.inventory.aside()):
+                log.warning(
+                    "ledgers without a record that are set aside, neither served nor deleted: %d; with the "
+                    "broker stopped, 'geminga bookie unrecorded list' shows them",
+                    count,
+                )
             if bookie.recovery.mismatch:
                 events.record(
                     "files-mismatched",

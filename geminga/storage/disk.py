@@ -206,6 +206,15 @@ class RealDisk:
         # Sorted, since the system's order differs from one file system to the next, and recovery must not.
         return sorted(self._opened(functools.partial(os.listdir, directory), "list", directory))
 
+    def inodes(self, directory: str) -> dict[str, int]:
+        """The inode numbers of the files in the directory, by name, at the cost of `list`."""
+
+        def look() -> dict[str, int]:
+            with os.scandir(directory) as entries:
+                return {entry.name: entry.inode() for entry in entries}
+
+        return self._opened(look, "list", directory)
+
     def make_directory(self, path: str) -> None:
         # Up to the root, so that the recursion ends at a directory that exists.
         path = os.path.abspath(path)

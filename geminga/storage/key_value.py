@@ -116,6 +116,8 @@ class RocksKeyValue:
         # later sync may report success for pages that the kernel has dropped.
         self._full: DiskFull | None = None
         """Why the database is open for reading only until there is space."""
+        self._is_behind = False
+        """Whether the log may have a batch that was reported as failed."""
         self._closed = False
         self._writing = threading.Lock()
         """Held by every call that may have to open the database again."""
@@ -237,7 +239,11 @@ class RocksKeyValue:
             if not self._closed:
                 self._database.freeze()
             self._failed = self._failed or StorageError(f"{self.path}: files were removed")
-            return self._files.write_again()
+            still = self._files.write_again()
+            if self._is_behind and not still:
+                # The log has the batch whose failure was reported.
+                self._database.cut(self._confirmed)
+            return still
 
     def _live_files(self) -> LiveFiles | None:
         with self._gate:
@@ -357,6 +363,7 @@ class RocksKeyValue:
 
     def _go_back(self, full: DiskFull) -> None:
         """Make the state before the failed write the only one, in memory and on disk."""
+        self._check_in_place()
         log.error("%s: changes are refused until there is space: %s", self.path, full)
         try:
             with self._gate:
@@ -367,6 +374,15 @@ class RocksKeyValue:
             self._failed = error
             raise
         self._full = full
+
+    def _check_in_place(self) -> None:
+        """Before the database is closed to be opened again: it would close the only descriptors of removed
+        files. Raises StorageError, which is final.
+        """
+        if self._files is not None and (gone := self._files.gone()):
+            self._failed = StorageError(f"{gone[0]}: removed, moved or replaced")
+            self._is_behind = True
+            raise self._failed
 
     def _find_space(self) -> None:
         """Open the database for writing again after a full disk. Raises DiskFull if there is no space."""

@@ -250,6 +250,10 @@ class Database:
         self.sync()  # its marker is a write, and without any RocksDB flushes nothing and keeps its log
         self._db.flush(True)
 
+    def cut(self, sequence: int) -> None:
+        """After `freeze`: remove every write behind `sequence` from the logs, durable on return."""
+        cut_logs(RealDisk(), self._path, sequence)
+
     def freeze(self) -> None:
         """Change no file from now on. Waits for flushes and merges that are under way; closing flushes
         nothing.

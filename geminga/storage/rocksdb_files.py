@@ -46,6 +46,8 @@ class DatabaseFiles:
         """The numbers of the logs that were seen, without obsolete ones."""
         self._manifest = ""
         """The name of the last manifest that was seen."""
+        self._inodes: dict[str, int] = {}
+        """Of each table and log, as it was seen first. Their names are never given twice."""
         self._still: frozenset[str] | None = None
         """The names of all that is needed while the database changes no file."""
         self._held: list[File] = []
@@ -60,7 +62,7 @@ class DatabaseFiles:
         """The database changes no file until `move_on`; what exists now is taken for complete. Both may be
         called on another thread than `gone`. Raises StorageError.
         """
-        needed = frozenset(name for name in self._disk.list(self._path) if _is_needed(name))
+        needed = frozenset(name for name in self._listed() if _is_needed(name))
         # RocksDB opened for reading has its logs in memory and no descriptor of them.
         for name in needed:
             if not name.endswith(_TABLE):
@@ -79,7 +81,7 @@ class DatabaseFiles:
         if not self.is_in_place:
             return [self._path]
         still = self._still
-        found = self._gone_while_moving() if still is None else still - set(self._disk.list(self._path))
+        found = self._gone_while_moving() if still is None else still - self._listed()
         # If that has changed meanwhile, neither answer is right; the next look tells.
         return sorted(os.path.join(self._path, name) for name in found) if self._still is still else []
 
@@ -87,7 +89,7 @@ class DatabaseFiles:
         before = self._live()
         if before is None:
             return []
-        names = set(self._disk.list(self._path))
+        names = self._listed()
         logs = {number for name in names if (number := _log_number(name)) >= before.oldest_log}
         missing_tables = before.tables - names
         missing_logs = {number for number in self._logs if number >= before.oldest_log} - logs
@@ -99,14 +101,25 @@ class DatabaseFiles:
             after = self._live()
             if after is None:
                 return []
-            lost += [name for name in missing_tables & after.tables if not self._exists(name)]
+            names |= self._listed()
+            lost += [name for name in missing_tables & after.tables if name not in names]
             numbers = {number for number in missing_logs if number >= after.oldest_log}
             # The log that is being written is never obsolete. If none was listed while `oldest_log` stayed
             # the same, then it was made and removed since the last look.
             if not logs and not numbers and after.oldest_log == before.oldest_log:
                 numbers = {after.oldest_log}
-            lost += [name for name in map(_log_name, numbers) if not self._exists(name)]
+            lost += [name for name in map(_log_name, numbers) if name not in names]
         return lost
+
+    def _listed(self) -> set[str]:
+        """The names of the files in the directory, without tables and logs that were replaced."""
+        found = self._disk.inodes(self._path)
+        self._inodes = {
+            name: self._inodes.get(name, inode)
+            for name, inode in found.items()
+            if name.endswith((_LOG, _TABLE))
+        }
+        return {name for name, inode in found.items() if self._inodes.get(name, inode) == inode}
 
     def write_again(self) -> list[str]:
         """Write those removed files again that the process still has open, durable on return. The database
@@ -122,6 +135,7 @@ class DatabaseFiles:
             elif (file := open_removed(path)) is not None:
                 try:
                     write_again(self._disk, file, path)
+                    self._inodes.pop(name, None)
                 finally:
                     file.close()
         return self.gone()

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -125,6 +126,49 @@ def test_what_the_database_itself_deletes_is_no_alarm(tmp_path: Path) -> None:
     assert looks > 10
     assert len(seen - set(os.listdir(tmp_path / "db"))) > 5, "it has deleted nothing"
     values.close()
+
+
+@pytest.mark.parametrize("pattern", ["*.log", "*.sst"])
+def test_files_of_the_same_name_are_no_replacement(
+    values: RocksKeyValue, tmp_path: Path, pattern: str
+) -> None:
+    assert values.gone_files() == []
+    for path in (replaced := sorted((tmp_path / "db").glob(pattern))):
+        (tmp_path / "other").write_bytes(b"")
+        (tmp_path / "other").rename(path)
+    assert values.gone_files() == [str(path) for path in replaced]
+    assert values.write_files_again() == []
+    values.close()
+    again = RocksKeyValue(str(tmp_path / "db"))
+    assert list(again.scan(b"", b"\xff")) == rows("flushed") + rows("logged")
+    again.close()
+
+
+@pytest.mark.parametrize("applied", [False, True])
+def test_a_log_that_is_removed_just_before_the_disk_is_full(
+    values: RocksKeyValue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, applied: bool
+) -> None:
+    """To take the failed write back, the database would be closed, and with it the removed log."""
+    done = values._database.apply
+
+    def full(*arguments: Any) -> None:
+        if applied:
+            done(*arguments)
+        raise Exception(
+            "IO error: No space left on device: While appending to file: /d: No space left on device"
+        )
+
+    remove(tmp_path / "db", "*.log")
+    with monkeypatch.context() as patch:
+        patch.setattr(values._database, "apply", full)
+        with pytest.raises(StorageError, match="removed, moved or replaced"):
+            values.write([(b"late", b"")], sync=True)
+    assert values.gone_files()
+    assert values.write_files_again() == []
+    values.close()
+    again = RocksKeyValue(str(tmp_path / "db"))
+    assert list(again.scan(b"", b"\xff")) == rows("flushed") + rows("logged")
+    again.close()
 
 
 @pytest.mark.parametrize("pattern", ["*.log", "*.sst", "MANIFEST-*", "CURRENT", "*"])

@@ -5,7 +5,6 @@ Blocking; one thread at a time.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -135,8 +134,10 @@ class LogSlices:
                 living = index.lives_in(ledger_id, log_id) and index.has_row(ledger_id, row)
                 yield LedgerRow(ledger_id, row) if living else None
         else:
-            with contextlib.suppress(StorageError):
+            try:
                 self.names = self._logs.names(log_id)
+            except StorageError as error:
+                self.give_up(error)  # the copies would be ledgers without a name
 
     def _rows_of_index(self) -> Iterator[LedgerRow | None]:
         """All other rows. A log may have no footer, and a rebuild may have divided its entries into other

@@ -107,7 +107,9 @@ class LogPosition(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """The entry logs that garbage collection spares after a mismatch, until an operator releases them."""
+    """The entry logs that garbage collection spares after a mismatch, until an operator releases them, and
+    what was missing. A release keeps the latter.
+    """
 
     below: int = 0
     """Logs with smaller ids are kept."""
@@ -118,7 +120,7 @@ class Kept(NamedTuple):
     """
     journals: tuple[tuple[int, int], ...] = ()
     """(number of the journal directory from 0, journal id) of each journal that was needed and was not there.
-    If it is put back, it is read. Ascending.
+    If it is put back, it is read, before anything may be written over it. Ascending.
     """
 
 

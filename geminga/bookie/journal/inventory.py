@@ -6,13 +6,13 @@ journal to read. So a start notices any journal that was begun and cannot be rea
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from geminga.bookie.journal.headers import USUAL_ALIGNMENT, FoundHeader, HeaderState, find_header, foreign_id
 from geminga.bookie.journal.journal_format import FILE_HEADERS_BYTES_MAX, FileHeader
 from geminga.bookie.journal.scan import Damage, JournalScan
-from geminga.bookie.records.file_names import JOURNAL_SUFFIX, ids_in, journal_path
+from geminga.bookie.records.file_names import JOURNAL_SUFFIX, ids_in, journal_path, parse_id
 from geminga.bookie.records.journal_position import JournalPosition
 from geminga.storage.disk import Disk, File
 
@@ -136,6 +136,11 @@ class JournalInventory:
             if journal_id not in self.found or self.found[journal_id].header is None
         ]
         return sorted(damages)
+
+    def missing(self, damages: Iterable[Damage]) -> list[int]:
+        """The journals that were begun and are not there, as `damages` names them; ascending."""
+        ids = {parse_id(damage.path.rpartition("/")[2], JOURNAL_SUFFIX) for damage in damages}
+        return sorted(id_ for id_ in ids if id_ is not None and id_ not in self.found)
 
     def _before_first_group(self, header: FileHeader) -> list[Damage]:
         """Zeros, or the groups from which the alignment was concluded are not the first ones."""

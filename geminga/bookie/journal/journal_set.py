@@ -137,6 +137,10 @@ class JournalSet:
         """See `JournalFiles.gone`; of all journals. Blocking."""
         return [path for journal in self._journals for path in journal.files.gone()]
 
+    def last_ids(self) -> list[int]:
+        """For each journal, the id of the file that it writes."""
+        return [journal.files.position.journal_id for journal in self._journals]
+
     def write_files_again(self) -> None:
         """See `JournalFiles.write_again`; of all journals, after `run` has returned. Blocking."""
         for journal in self._journals:

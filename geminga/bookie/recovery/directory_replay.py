@@ -14,7 +14,7 @@ mismatch, after which no log is deleted (`Kept`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 
 from geminga.bookie.entry_logs.log_ends import look_at_ends
 from geminga.bookie.entry_logs.missing_logs import (
@@ -96,6 +96,7 @@ class DirectoryReplay:
         self._unknown: UnknownEntries | None = None
         self._living: set[int] = set()
         self._lost_journals: set[tuple[int, int]] = set()
+        self._found_journals: set[tuple[int, int]] = set()
         self._torn: set[int] = set()
         """Ledgers that may lack entries between others."""
 
@@ -178,7 +179,7 @@ class DirectoryReplay:
         """Whether journals from before the mark may have entries that the index does not: one of them may
         have been put back after a mismatch.
         """
-        return bool(self._index.kept.below) and not self.index_rebuilt
+        return bool(self._index.kept.below or self._index.kept.journals) and not self.index_rebuilt
 
     def take_old(self, segment: Segment, journal: tuple[int, int]) -> None:
         """Keep what the index lacks of these entries, from a journal before the mark: its directory's number,
@@ -270,6 +271,10 @@ class DirectoryReplay:
         self._lost_journals.add(journal)
         self.notice(f"{path} is not there, and the index's mark lies in it or before it")
 
+    def find(self, journals: Set[tuple[int, int]]) -> None:
+        """These journals are there, and were read: their directory's number, and their id."""
+        self._found_journals |= journals
+
     def notice(self, mismatch: str) -> None:
         """Keep all logs and journals from now on: this start is the first to see a mismatch. Durable on
         return.
@@ -292,7 +297,10 @@ class DirectoryReplay:
             sizes = {log_id: self._logs.size_bytes(log_id) for log_id in self._log_ids}
             known = {log_id: size for log_id, size in self._index.kept.short if sizes.get(log_id) == size}
             short = known | self._unclosed(sizes) | short
-        journals = {*self._index.kept.journals, *self._lost_journals} if below else ()
+        journals = {*self._index.kept.journals, *self._lost_journals}
+        if not below:
+            # Read by this start: all that they have is in entry logs.
+            journals -= self._found_journals
         kept = Kept(below, tuple(sorted(short.items())), tuple(sorted(journals)))
         return kept if kept != self._index.kept else None
 

@@ -9,7 +9,6 @@ from geminga.bookie.journal.files import JournalFiles
 from geminga.bookie.journal.inventory import JournalInventory
 from geminga.bookie.journal.journal_format import FileHeader
 from geminga.bookie.journal.scan import Damage, JournalScan, ScannedGroup
-from geminga.bookie.records.file_names import JOURNAL_SUFFIX, parse_id
 from geminga.bookie.records.journal_position import JournalPosition
 from geminga.bookie.records.ledger_mapping import directory_index
 from geminga.bookie.records.settings import BookieSettings
@@ -104,9 +103,13 @@ class JournalReplay:
         """After `replay`: the paths of journals that were begun and are not there, by the directory's number
         and their id.
         """
-        names = (damage.path.rpartition("/")[2] for damage in self.damages)
-        ids = {parse_id(name, JOURNAL_SUFFIX) for name in names} - {None, *self._inventory.found}
-        return {(self._number, id_): self._inventory.path(id_) for id_ in sorted(filter(None, ids))}
+        ids = self._inventory.missing(self.damages)
+        return {(self._number, journal_id): self._inventory.path(journal_id) for journal_id in ids}
+
+    @property
+    def found(self) -> set[tuple[int, int]]:
+        """The journals that are there: the directory's number, and their id."""
+        return {(self._number, journal_id) for journal_id in self._inventory.found}
 
     def begin(self, journal_id: int) -> JournalFiles:
         """Start a new journal, durable on return. Journals that were read are not overwritten yet."""

@@ -23,6 +23,23 @@ from geminga.storage.disk import Disk
 
 __all__ = ["Recovery", "RecoveryReport"]
 
+SKIPPED_IDS = 20
+"""How many of the newest journals may be missing after a crash without a name of theirs being used again."""
+
+
+def skipped_ids(last_id: int, mark: JournalPosition) -> range:
+    """The journal ids that a start does not use, and the one that it begins with, which is `stop`. `last_id`
+    is that of the last file, 0 for none; `mark` is the latest of all directories.
+
+    Each new id lies above every file and every mark. A mark may name a file that is gone; a journal with that
+    id made now would pass for the one the mark means, and the loss would never be noticed. After a crash the
+    newest journals may be gone without a trace, and may be put back later under their names.
+    """
+    if mark.journal_id > last_id and not mark.offset:
+        return range(mark.journal_id, mark.journal_id)  # closed in order: see `DirectorySet.settle`
+    after = max(last_id, mark.journal_id) + 1
+    return range(after, after + (SKIPPED_IDS if after > 1 else 0))
+
 
 class Recovery:
     """One recovery. Blocking. Call `run` once; `report` then has the findings."""
@@ -39,6 +56,10 @@ class Recovery:
             JournalReplay(disk, directory, settings, number) for number, directory in enumerate(journals)
         ]
         self._directories = directories
+        self.skipped: tuple[tuple[int, int], ...] = ()
+        """After `run`: the journals, by their directory's number and their id, that may have been begun
+        without a file or a mark that shows it.
+        """
 
     def run(self) -> list[JournalFiles]:
         """Check the indexes, replay, flush, and start new journals. After a StorageError no journal is open;
@@ -59,18 +80,25 @@ class Recovery:
             journal.replay(start, self._directories)
         for journal in self._journals:
             journal.replay_old(self._directories)
+            for directory in self._directories:
+                directory.find(journal.found)
             for lost, path in journal.lost_files().items():
                 for directory in self._directories:
                     directory.miss(lost, path)
-        # The new id lies above every file and every mark. A mark may name a file that is gone; a journal with
-        # that id made now would pass for the one the mark means, and the loss would never be noticed.
         latest = [max(of_journal) for of_journal in zip(*(d.marks for d in self._directories), strict=True)]
+        numbered = zip(self._journals, latest, strict=True)
+        self.skipped = tuple(
+            (number, journal_id)
+            for number, (journal, mark) in enumerate(numbered)
+            for journal_id in skipped_ids(journal.last_id, mark)
+        )
         # The files first: a mark names a journal that was there, so one that is not there later is missed.
         # A crash before the marks leaves files without a group, which no mark names.
         files = []
         with contextlib.ExitStack() as opened:
             for journal, mark in zip(self._journals, latest, strict=True):
-                files.append(journal.begin(max(journal.last_id, mark.journal_id) + 1))
+                skipped = skipped_ids(journal.last_id, mark)
+                files.append(journal.begin(skipped.stop))
                 opened.callback(files[-1].close)
             marks = tuple(each.position for each in files)
             for directory in self._directories:

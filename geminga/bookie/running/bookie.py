@@ -24,6 +24,7 @@ import trio
 
 from geminga.bookie.journal.files import WrittenGroup
 from geminga.bookie.journal.journal_set import JournalSet, LastEntries
+from geminga.bookie.records.journal_position import JournalPosition
 from geminga.bookie.records.ledger_name import LedgerName
 from geminga.bookie.records.records import Run
 from geminga.bookie.records.settings import BookieSettings, BookieStatistics
@@ -70,6 +71,7 @@ class Bookie:
         """The entries that the files of the bookie name and do not have, as the recovery found them."""
         self._disk = opened.disk
         self._journal_directories = opened.journal_directories
+        self._skipped_journals = opened.skipped
         # First: all that follows reports its failure there, and the first failure decides what publishers are
         # told.
         self._lifeline = Lifeline(self._failed)
@@ -412,14 +414,25 @@ class Bookie:
             # replay.
             while self.journals.queued_bytes and lifeline.failed is None:
                 await lifeline.next_change()
-        if lifeline.failed is None:
+        if lifeline.failed is None and not self._is_flushed:
             await self._set.finish()
             self._is_flushed = True
+            # Not if `run` has ended meanwhile, with all files.
+            if lifeline.failed is None and not self._set.has_unflushed():
+                ends = self.journals.last_ids()
+                await self._set.settle(tuple(JournalPosition(last_id + 1, 0) for last_id in ends))
         self.journals.stop()
         if self._ended is not None:
             await self._ended.wait()
         else:
             await self._close_files()
+
+    async def keep_files(self) -> None:
+        """Confirmed entries are missing, perhaps with files that are put back later: delete and overwrite no
+        file that is there until an operator releases them. Durable on return.
+        """
+        for directory in self.directories:
+            await directory.storage.keep(self._skipped_journals)
 
     async def abandon(self, error: StorageError) -> None:
         """Files or directories of the broker are gone: confirm nothing from now on. Returns when `run` has

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 
@@ -9,8 +10,10 @@ import trio
 
 from geminga.bookie.journal.journal_set import JournalSet
 from geminga.bookie.records.file_names import journal_directory
+from geminga.bookie.records.journal_position import JournalPosition
 from geminga.bookie.records.ledger_mapping import directory_index, needed_from
 from geminga.bookie.records.records import Run, Segment
+from geminga.bookie.records.segment_map import SegmentMap
 from geminga.bookie.records.settings import BookieSettings, ledger_directory_share
 from geminga.bookie.running.disk_space import DiskSpace
 from geminga.bookie.running.garbage_collector import ExistingLedgers
@@ -133,6 +136,19 @@ class DirectorySet:
                     "%s: the next start reads the last entries from the journal: %s", directory.path, error
                 )
             await directory.storage.finish_log()
+
+    def has_unflushed(self) -> bool:
+        """Whether entries are in memory only, and in journals."""
+        return any(directory.has_unflushed() for directory in self.all)
+
+    async def settle(self, marks: tuple[JournalPosition, ...]) -> None:
+        """At a close, with all entries flushed: set the marks to the beginnings of journals that do not
+        exist. That tells the next start that none is missing behind the last one. Durable on return. Does
+        nothing on a full disk.
+        """
+        for directory in self.all:
+            with contextlib.suppress(ReadOnly):
+                await directory.storage.flush(SegmentMap(), marks, lambda: None)
 
     def pause_or_resume(self, read_only: str) -> None:
         """A disk is full, for this reason; "" means that no disk is full any more."""

@@ -41,6 +41,8 @@ class Opened(NamedTuple):
     report: RecoveryReport
     missing: list[list[Run]]
     """For each ledger directory, the entries that the index has and that are in no file."""
+    skipped: tuple[tuple[int, int], ...]
+    """See `Recovery.skipped`."""
 
 
 def open_all(
@@ -97,4 +99,5 @@ def _open_all(
         storages,
         recovery.report,
         recovery.missing,
+        recovery.skipped,
     )

@@ -9,7 +9,7 @@ before the next.
 from __future__ import annotations
 
 import contextlib
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
@@ -35,6 +35,8 @@ from geminga.errors import CorruptData, LedgerNotFound, ReadOnly, StorageError
 from geminga.storage.disk import Disk
 from geminga.storage.disk_errors import DiskFull
 
+KEPT_JOURNALS_MAX = 1000
+"""The limit of missing journals that the index names."""
 DAMAGE_BYTES_MAX = 1 << 20
 """The limit of record bytes that one attempt to heal checks."""
 
@@ -322,13 +324,8 @@ class LedgerStorage:
         if self._kept:
             return 0
         # The index was synced before this: no row names these logs any more, whatever a crash leaves of them.
-        usage, writing = self._index.usage, self._writer.log_id
-        dead = [log_id for log_id in self._logs.ids() if log_id != writing and not usage.get(log_id)]
-        # After a mismatch between files and index nothing that was there before is deleted: the files may be
-        # two moments of one directory, and which is the right one only an operator can know.
-        kept = [log_id for log_id in dead if log_id < self._index.kept.below]
-        self.kept = KeptLogs(len(kept), sum(map(self._logs.size_bytes, kept)))
-        dead = [log_id for log_id in dead if log_id >= self._index.kept.below]
+        dead = self._dead_logs()
+        dead = dead[self._note_kept(dead) :]
         for log_id in dead:
             freed = self._logs.delete(log_id)
             copied = self._copied.pop(log_id, 0)
@@ -344,6 +341,19 @@ class LedgerStorage:
             self._logs.sync_directory()
         return len(dead)
 
+    def _dead_logs(self) -> list[int]:
+        """The logs without a living entry, ascending, but for the current one."""
+        usage, writing = self._index.usage, self._writer.log_id
+        return [log_id for log_id in self._logs.ids() if log_id != writing and not usage.get(log_id)]
+
+    def _note_kept(self, dead: Sequence[int]) -> int:
+        """Count those of these logs, ascending, that are not deleted; returns their number."""
+        # After a mismatch between files and index nothing that was there before is deleted: the files may be
+        # two moments of one directory, and which is the right one only an operator can know.
+        kept = dead[: bisect_left(dead, self._index.kept.below)]
+        self.kept = KeptLogs(len(kept), sum(map(self._logs.size_bytes, kept)))
+        return len(kept)
+
     # ---- files that something else has removed
 
     def overlook_missing(self) -> None:
@@ -351,6 +361,8 @@ class LedgerStorage:
         Blocking.
         """
         self._overlooked = frozenset(self._missing_logs())
+        if self._index.kept.below:
+            self._note_kept(self._dead_logs())
 
     def gone_files(self) -> list[str]:
         """The paths of logs with living entries, and of the current log, that something else has removed,
@@ -392,6 +404,17 @@ class LedgerStorage:
         self._writer.abandon()
         if failure is not None:
             raise failure
+
+    async def keep(self, journals: Collection[tuple[int, int]]) -> None:
+        """Confirmed entries are missing: delete no log that exists now until an operator releases them, and
+        read these journals if they are put back. Durable on return.
+        """
+        async with self._log_lock, self._index_lock:
+            kept = self._index.kept
+            below = max(kept.below, self._writer.position.log_id + 1)
+            named = tuple(sorted({*kept.journals, *journals})[-KEPT_JOURNALS_MAX:])
+            if (below, named) != (kept.below, kept.journals):
+                await self.disk.run(self._index.keep, kept._replace(below=below, journals=named))
 
     def _missing_logs(self) -> list[int]:
         present = set(self._logs.ids())

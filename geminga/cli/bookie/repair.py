@@ -9,13 +9,14 @@ import os
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from geminga.bookie.index.index_format import DELETED, Kept, State
+from geminga.bookie.index.index_format import DELETED, State
 from geminga.bookie.index.ledger_index import LedgerIndex
+from geminga.bookie.journal.inventory import JournalInventory
 from geminga.bookie.offline.findings import Finding
 from geminga.bookie.offline.held_ledgers import StoppedLedgerFiles, held_by, held_ledgers
 from geminga.bookie.offline.inspection import entry_log_ids
 from geminga.bookie.offline.verification import Verification
-from geminga.bookie.records.file_names import entry_log_path
+from geminga.bookie.records.file_names import entry_log_path, journal_path
 from geminga.bookie.records.ledger_mapping import directory_index, needed_from
 from geminga.bookie.recovery.report import RecoveryReport, run_text
 from geminga.bookie.running.bookie import Bookie, LedgerFiles
@@ -153,11 +154,15 @@ def rebuild_index(parser: Parser, arguments: Sequence[str]) -> int:
         _refuse_absent(stopped)
         names = stopped.ledger_records()
         old = [_put_aside(stopped, place) for place in stopped.ledgers]
-        made = _rebuild(stopped, [index.states for index in old], names)
+        made = _rebuild(stopped, old, names)
         for place in stopped.ledgers:
             _forget_damage(stopped, place)
     report = made.report
     print(f"{report.entries_indexed} entries found in entry logs, {report.entries_replayed} in the journal")
+    for number, journal_id in sorted({lost for index in old for lost in index.journals}):
+        path = journal_path(stopped.journals[number], journal_id)
+        if not stopped.disk.exists(path):
+            print(f"{path} is not there; if it is put back, the next start reads it")
     if made.back:
         print(f"ledgers that the old index had marked as deleted are back, as topics name them: {made.back}")
     if made.aside:
@@ -195,6 +200,8 @@ class _OldIndex(NamedTuple):
     """The facts that only the old index has, and the path of its files now; "" if there was none."""
 
     states: dict[int, State]
+    journals: tuple[tuple[int, int], ...] = ()
+    """The journals that it needed and that are not there, as in `Kept`."""
     is_readable: bool = True
     aside: str = ""
 
@@ -202,23 +209,26 @@ class _OldIndex(NamedTuple):
 def _put_aside(stopped: StoppedBookie, place: StoppedLedgers) -> _OldIndex:
     if not place.has_index:
         return _OldIndex({})
-    states: dict[int, State] | None
-    try:
-        values = RocksKeyValue(place.index_path, read_only=True)
-        try:
-            index = LedgerIndex(values, journals=len(stopped.journals))
-            index.load()
-            states = index.states
-        finally:
-            values.close()
-    except StorageError:
-        states = None
+    states: dict[int, State] | None = None
+    journals: set[tuple[int, int]] = set()
+    with (
+        contextlib.suppress(StorageError),
+        contextlib.closing(RocksKeyValue(place.index_path, read_only=True)) as values,
+    ):
+        index = LedgerIndex(values, journals=len(stopped.journals))
+        index.load()
+        states = index.states
+        journals |= {*index.kept.journals}
+        for number, mark in enumerate(index.marks):
+            inventory = JournalInventory(stopped.disk, stopped.journals[number])
+            journals |= {(number, lost) for lost in inventory.missing(inventory.damages(mark))}
     number = 1
     while stopped.disk.exists(aside := f"{place.index_path}.old-{number}"):
         number += 1
     stopped.disk.rename(place.index_path, aside)
     stopped.disk.sync_directory(os.path.dirname(place.index_path))
-    return _OldIndex(states or {}, states is not None, os.path.abspath(aside))
+    path = os.path.abspath(aside)
+    return _OldIndex(states or {}, tuple(sorted(journals)), states is not None, path)
 
 
 def _forget_damage(stopped: StoppedBookie, place: StoppedLedgers) -> None:
@@ -250,7 +260,8 @@ def release(parser: Parser, arguments: Sequence[str]) -> int:
                 logs += len(dead)
                 size += sum(stopped.disk.size_of(entry_log_path(place.entry_logs, each)) for each in dead)
                 if index.kept.below:
-                    index.keep(Kept(0, index.kept.short))
+                    # A journal that was missing is read in case that it is put back later.
+                    index.keep(index.kept._replace(below=0))
             finally:
                 values.close()
     print(
@@ -273,7 +284,7 @@ class _Made(NamedTuple):
     short: list[ShortLedger]
 
 
-def _rebuild(stopped: StoppedBookie, states: Sequence[dict[int, State]], names: LedgerRecords) -> _Made:
+def _rebuild(stopped: StoppedBookie, old: Sequence[_OldIndex], names: LedgerRecords) -> _Made:
     """A start of the bookie without an index: it makes it from the logs, and replays the journals. Then what
     the old index knew is marked again: fences, and deletions of ledgers that no topic or cursor names. A mark
     "deleted" that the metadata denies came from a broker that had other metadata.
@@ -295,9 +306,10 @@ def _rebuild(stopped: StoppedBookie, states: Sequence[dict[int, State]], names: 
         report = trio.run(recover, places)
         indexes = [LedgerIndex(made.key_value, journals=len(stopped.journals)) for made in places]
         back: list[int] = []
-        for place, index, known in zip(stopped.ledgers, indexes, states, strict=True):
+        for place, index, before in zip(stopped.ledgers, indexes, old, strict=True):
             index.load()
-            for ledger_id, state in known.items():
+            index.keep(index.kept._replace(journals=before.journals))
+            for ledger_id, state in before.states.items():
                 if state.kind == DELETED and names.is_named(ledger_id):
                     back.append(ledger_id)
                 else:

@@ -69,7 +69,7 @@ def test_all_is_there_after_a_restart(world: BookieWorld, close: bool) -> None:
             await world.delete(bookie, 5)
         async with world.running() as bookie:
             assert bookie.recovery.clean is close
-            assert bookie.recovery.journals_read >= 2
+            assert bookie.recovery.journals_read >= (0 if close else 2)
             assert bookie.recovery.entries_replayed == (0 if close else 6 * 20)
             assert bookie.inventory.ledgers() == {0, 1, 2, 3, 4, 6}
             for ledger_id in bookie.inventory.ledgers():
