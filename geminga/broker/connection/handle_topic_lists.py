@@ -6,7 +6,7 @@ from geminga import limits
 from geminga.broker.connection.session import Handler, Session
 from geminga.broker.connection.topic_list_watch import TopicListWatch
 from geminga.broker.flow.slices import matching, sorted_names
-from geminga.broker.topic_lists.pattern import TopicsPattern, compiled
+from geminga.broker.topic_lists.pattern import TopicsPattern
 from geminga.errors import InvalidPattern, NotAllowed, ServerError
 from geminga.names import NamespaceName
 from geminga.wire import encoder
@@ -22,16 +22,16 @@ async def topics_of_namespace(session: Session, command: pb.CommandGetTopicsOfNa
     patterns.
     """
     namespace = NamespaceName.parse(command.namespace)
-    try:
-        pattern = _applied(session, command) if command.HasField("topics_pattern") else None
-    except InvalidPattern as error:
-        session.outbox.write(encoder.error(command.request_id, ServerError.METADATA, str(error)))
-        return
     async with session.large_answers:
         await session.outbox.wait_taken()
         persistent = command.mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT
         lists = session.topics.lists
         async with lists.listing:
+            try:
+                pattern = _applied(session, command) if command.HasField("topics_pattern") else None
+            except InvalidPattern as error:
+                session.outbox.write(encoder.error(command.request_id, ServerError.METADATA, str(error)))
+                return
             names = await sorted_names(lists.names.each_name_in(namespace)) if persistent else []
             if pattern is not None:
                 names = await matching(names, pattern.matches)
@@ -54,7 +54,7 @@ def _applied(session: Session, command: pb.CommandGetTopicsOfNamespace) -> Topic
     text = command.topics_pattern
     if not settings.applies_patterns or len(text) > settings.pattern_characters_max:
         return None
-    return compiled(text)
+    return session.topics.lists.patterns.get(text)
 
 
 async def watch_topic_list(session: Session, command: pb.CommandWatchTopicList) -> None:
@@ -64,10 +64,14 @@ async def watch_topic_list(session: Session, command: pb.CommandWatchTopicList) 
     watch = session.watches.get(command.watcher_id)
     if watch is None:
         namespace = NamespaceName.parse(command.namespace)
-        pattern = _watched(session, command.topics_pattern)
+        _check_watched(session, command.topics_pattern)
         watch = TopicListWatch(command.watcher_id, session.outbox, session.topics.lists)
         session.watches[command.watcher_id] = watch
         try:
+            async with session.topics.lists.listing:
+                pattern = session.topics.lists.patterns.get(command.topics_pattern)
+            if pattern is None:
+                raise NotAllowed(f"{NOT_WATCHED}the pattern has parts that the broker does not evaluate")
             await watch.begin(namespace, command.topics_pattern, pattern)
         except BaseException:
             session.watches.pop(command.watcher_id, None)
@@ -77,9 +81,9 @@ async def watch_topic_list(session: Session, command: pb.CommandWatchTopicList) 
         watch.answer(command.request_id, command.topics_hash)
 
 
-def _watched(session: Session, text: str) -> TopicsPattern:
-    """The watch. Raises `InvalidPattern`, and `NotAllowed` for a pattern that is not watched; its client
-    then polls the whole list at its own intervals.
+def _check_watched(session: Session, text: str) -> None:
+    """Raises `NotAllowed` for a pattern that is not watched; its client then polls the whole list at its own
+    intervals.
     """
     settings = session.rooms.settings
     if not settings.applies_patterns:
@@ -88,10 +92,6 @@ def _watched(session: Session, text: str) -> TopicsPattern:
         raise NotAllowed(f"{NOT_WATCHED}Pattern longer than maximum: {settings.pattern_characters_max}")
     if len(session.watches) >= limits.TOPIC_LIST_WATCHES_PER_CONNECTION_MAX:
         raise NotAllowed(f"{NOT_WATCHED}this connection has {len(session.watches)} already")
-    pattern = compiled(text)
-    if pattern is None:
-        raise NotAllowed(f"{NOT_WATCHED}the pattern has parts that the broker does not evaluate (RE2)")
-    return pattern
 
 
 def close_watch(session: Session, command: pb.CommandWatchTopicListClose) -> None:

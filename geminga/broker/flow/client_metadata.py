@@ -1,5 +1,5 @@
-"""The memory of names and metadata of attached producers and consumers, which the broker keeps for
-statistics.
+"""The memory of what clients describe: names and metadata of attached producers and consumers, which the
+broker keeps for statistics, and their patterns of topic names.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ class Pair(Protocol):
 
 
 class ClientMetadata:
-    """One per broker. Only counts: the sessions keep the metadata, and release it."""
+    """One per broker. Only counts: the sessions keep the metadata, and release it; `TopicsPatterns` does so
+    with patterns.
+    """
 
     __slots__ = ("bytes_max", "used_bytes")
 
@@ -48,17 +50,23 @@ class ClientMetadata:
             )
         if size_bytes <= UNCOUNTED_BYTES:
             return 0
-        if self.used_bytes + size_bytes > self.bytes_max:
+        if not self.try_take(size_bytes):
             raise TooManyRequests(
-                f"names and metadata of all producers and consumers take {self.used_bytes} bytes, and these"
+                f"names, metadata and topic patterns of all clients take {self.used_bytes} bytes, and these"
                 f" {size_bytes} more are beyond their part of the memory, {self.bytes_max / MIB:.1f} MiB;"
                 " send less metadata, close clients, or start the broker with more --memory"
             )
-        self.used_bytes += size_bytes
         return size_bytes
 
+    def try_take(self, size_bytes: int) -> bool:
+        """Count these bytes from now on. False, and nothing counted, if there is no room for them."""
+        if self.used_bytes + size_bytes > self.bytes_max:
+            return False
+        self.used_bytes += size_bytes
+        return True
+
     def give(self, size_bytes: int) -> None:
-        """Release the bytes that `take` returned."""
+        """Release the bytes that `take` returned, or `try_take` counted."""
         self.used_bytes -= size_bytes
         assert self.used_bytes >= 0
 

@@ -14,6 +14,7 @@ from geminga.broker.topic.catalog import TopicCatalog
 from geminga.broker.topic.compaction_cursor import Settling
 from geminga.broker.topic.rounds import Rounds
 from geminga.broker.topic.topic import Topic
+from geminga.broker.topic_lists.pattern import TopicsPatterns
 from geminga.broker.topic_lists.watches import TopicLists
 from geminga.errors import (
     ConsumerBusy,
@@ -63,7 +64,7 @@ class Topics:
         self._closing = False
         self.catalog = TopicCatalog(rooms)
         self.schemas = SchemaRegistry(rooms.metadata, rooms.clock)
-        self.lists = TopicLists(self.catalog.names, rooms.metadata)
+        self.lists = TopicLists(self.catalog.names, rooms.metadata, TopicsPatterns(rooms.client_metadata))
         self.rounds = Rounds(rooms, self.loaded, self._delete_to_the_end)
         self._settling = Settling()
 

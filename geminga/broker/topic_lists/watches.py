@@ -23,7 +23,7 @@ from geminga.names import NamespaceName, TopicDomain, TopicName, decode_name
 from geminga.wire.topic_list import topics_hash
 
 if TYPE_CHECKING:
-    from geminga.broker.topic_lists.pattern import TopicsPattern
+    from geminga.broker.topic_lists.pattern import TopicsPattern, TopicsPatterns
     from geminga.broker.topic_lists.topic_names import TopicNames
     from geminga.metadata.store import MetadataStore
     from geminga.metadata.watch import Change
@@ -196,13 +196,16 @@ def _waiting(changes: trio.MemoryReceiveChannel[Change]) -> Iterator[Change]:
 class TopicLists:
     """All watched lists of the broker. `run` owns their tasks."""
 
-    def __init__(self, names: TopicNames, metadata: MetadataStore) -> None:
+    def __init__(self, names: TopicNames, metadata: MetadataStore, patterns: TopicsPatterns) -> None:
         self.names = names
+        self.patterns = patterns
         self._metadata = metadata
         self._lists: dict[tuple[str, str], PatternList] = {}
         self._nursery: trio.Nursery | None = None
         self.listing = trio.Lock()
-        """Held while a list of names is gathered, so that only one gathering takes slices of the loop."""
+        """Held while a list of names is gathered, so that only one gathering takes slices of the loop, and
+        while a pattern is compiled: all other tasks run before the next one is.
+        """
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep the lists that are watched, until cancelled."""

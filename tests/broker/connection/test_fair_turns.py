@@ -29,6 +29,7 @@ from geminga.broker.connection.turns import (
 )
 from geminga.broker.flow.slices import NAMES_MAX
 from geminga.broker.flow.switching import SHORT_S, USUAL_S, SwitchInterval
+from geminga.broker.topic_lists import pattern
 from geminga.broker.topic_lists.topic_names import TopicNames
 from geminga.limits import KIB, MIB, OUTBOX_BYTES_HIGH
 from geminga.names import NamespaceName
@@ -360,6 +361,51 @@ async def test_lists_of_many_topics_are_gathered_in_slices_one_list_at_a_time(
             answer = await client.answer()
             assert list(answer.topics) == names
             assert answer.topics_hash == topics_hash(names)
+
+
+async def test_the_other_tasks_run_between_two_patterns(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    refused: list[str] = []
+
+    def compiled(text: str) -> None:
+        refused.append(text)
+
+    monkeypatch.setattr(pattern, "compiled", compiled)
+    async with serving() as served:
+        client = await served.client()
+        name, count = "public/default", 300
+        await client.stream.send_all(
+            b"".join(
+                frame(
+                    pb.CommandGetTopicsOfNamespace(
+                        namespace=name, request_id=n, topics_pattern=f"\\pL{{50}}{n}"
+                    )
+                )
+                for n in range(count)
+            )
+            + b"".join(
+                frame(
+                    pb.CommandWatchTopicList(
+                        namespace=name,
+                        request_id=n,
+                        watcher_id=n,
+                        topics_pattern=f"\\pL{{49}}{n}",
+                        topics_hash="",
+                    )
+                )
+                for n in range(count, 2 * count)
+            )
+        )
+        by_turn = await served_by_turn(refused, 2 * count)
+        # The order within a round of all tasks is random.
+        assert max(by_turn) <= 2
+        assert len(set(refused)) == 2 * count
+        answers = [await client.answer() for _ in range(2 * count)]
+        lists = [each for each in answers if isinstance(each, pb.CommandGetTopicsOfNamespaceResponse)]
+        assert [each.filtered for each in lists] == [False] * count
+        errors = [each for each in answers if isinstance(each, pb.CommandError)]
+        assert [each.error for each in errors] == [pb.NotAllowedError] * count
 
 
 async def test_large_schemas_are_answered_as_their_peer_takes_them(autojump_clock: MockClock) -> None:

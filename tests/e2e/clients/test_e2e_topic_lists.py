@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -82,6 +83,26 @@ def test_a_long_pattern_is_left_to_the_client(
     found = ask(session, asked, pb.CommandGetTopicsOfNamespaceResponse)
     assert found.filtered is is_filtered
     assert (full(prefix, "a")[0] in found.topics) is not is_filtered
+
+
+@pytest.mark.geminga_only
+def test_a_pattern_that_takes_long_to_compile_is_left_to_the_client(
+    session: BinarySession, admin: Admin, client: pulsar.Client, prefix: str
+) -> None:
+    create(admin, prefix, "a", "ab", "b")
+    text = f"persistent://public/default/{prefix}-a.{{0,500}}"
+    asked = List(namespace="public/default", mode=List.ALL, topics_pattern=text)
+    assert len(text) <= 50
+    assert not ask(session, asked, pb.CommandGetTopicsOfNamespaceResponse).filtered
+    watched = pb.CommandWatchTopicList(watcher_id=1, namespace="public/default", topics_pattern=text)
+    assert ask(session, watched, pb.CommandError).error == pb.NotAllowedError
+    consumer = client.subscribe(re.compile(text), "s", initial_position=pulsar.InitialPosition.Earliest)
+    for name in full(prefix, "a", "ab", "b"):
+        client.create_producer(name).send(name.encode())
+    received = [consumer.receive(10_000).data().decode() for _ in range(2)]
+    assert sorted(received) == full(prefix, "a", "ab")
+    with pytest.raises(pulsar.Timeout):
+        consumer.receive(100)
 
 
 def test_a_malformed_pattern_is_refused(session: BinarySession) -> None:
