@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from geminga.broker.delays.topic_delays import precision_ms_of
+from geminga.broker.flow.slices import in_slices
 from geminga.broker.operator import delayed_content
 from geminga.broker.operator.delayed_content import NoSuchBucket, find_bucket
 from geminga.broker.operator.delayed_looks import (
@@ -310,7 +311,7 @@ class DelayedOperator:
             why = await self._why(found, position)
             raise NotDelayed(f"{position} does not wait on {subscription}: {why.text}")
         when_ms = found.clock.now_ms() if due_ms is None else due_ms
-        buckets.forget_overrides(looked.topic.delays.is_acknowledged_by_all)
+        await in_slices(buckets.forget_overrides(looked.topic.delays.is_acknowledged_by_all))
         if not await buckets.reschedule(position, when_ms):
             raise NotDelayed(f"{position} does not wait on {subscription}: it is due")
 

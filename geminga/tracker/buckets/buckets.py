@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Final
 
 import trio
@@ -36,6 +36,8 @@ log = logging.getLogger("geminga.tracker")
 
 AreClosedLedgers = Callable[[tuple[int, int], tuple[int, int]], bool]
 NO_BUCKETS: Final = BucketSettings()
+FORGOTTEN_MAX: Final = 500
+"""Changed times that are looked at in one piece: about half a millisecond."""
 
 
 class Outdated(GemingaError):
@@ -409,11 +411,18 @@ class Buckets:
             await self.overrides.write({code_of(*position): due_ms})
         return self.index.reschedule(position, due_ms)
 
-    def forget_overrides(self, is_acknowledged: Callable[[tuple[int, int]], bool]) -> None:
-        """Let changed times of these make room for others."""
-        if self.overrides is not None:
-            times_ms = self.overrides.times_ms
-            self.overrides.forget([code for code in times_ms if is_acknowledged(position_of(code))])
+    def forget_overrides(
+        self, is_acknowledged: Callable[[tuple[int, int]], bool]
+    ) -> Generator[None, None, None]:
+        """Let changed times of these make room for others, once in many changes: looking through all of them
+        for each change made 100,000 cost more than an hour.
+        """
+        if self.overrides is not None and self.overrides.wants_room:
+            codes = list(self.overrides.times_ms)
+            for start in range(0, len(codes), FORGOTTEN_MAX):
+                some = codes[start : start + FORGOTTEN_MAX]
+                self.overrides.forget([code for code in some if is_acknowledged(position_of(code))])
+                yield
 
     # -- life -------------------------------------------------------------------------------------------
 

@@ -73,6 +73,13 @@ class OverrideStore:
                 raise
             self._apply(changes)
 
+    @property
+    def wants_room(self) -> bool:
+        """Whether to `forget` what is settled before the next change: there is no room, or the next ledger
+        begins with all.
+        """
+        return len(self.times_ms) >= OVERRIDES_MAX or self._entries >= ENTRIES_MAX
+
     def forget(self, codes: Iterable[int]) -> None:
         """These are delivered or acknowledged. Nothing is written: the next ledger will not have them."""
         for code in codes:

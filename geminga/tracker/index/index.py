@@ -15,10 +15,10 @@ from typing import Final
 from pyroaring import BitMap
 
 from geminga.clock import Clock
-from geminga.tracker.format.rows import code_of
+from geminga.tracker.format.rows import Rows, code_of
 from geminga.tracker.format.stored_bucket import StoredBucket
 from geminga.tracker.index.bucket_map import BucketMap
-from geminga.tracker.index.due_rows import DueBatch, members_of, release
+from geminga.tracker.index.due_rows import DueBatch, changed_among, members_of, release
 from geminga.tracker.index.feed import Feed
 from geminga.tracker.index.membership import Membership
 from geminga.tracker.index.part import Frozen
@@ -148,7 +148,7 @@ class DelayedIndex:
                 # All that was gathered may be dead: then the next rows may be due, and nothing has been
                 # brought yet.
                 if rows.length:
-                    self._let_go(taken)
+                    self._let_go(rows)
                     batch = self.last_batch
                     self.last_batch = batch.fill(rows, taken, len(self.readers))
                     self._announce(batch)
@@ -234,11 +234,11 @@ class DelayedIndex:
         if self._due:
             self._due[-1].go_on_with(self.last_batch)
 
-    def _let_go(self, taken: Mapping[int, BitMap]) -> None:
+    def _let_go(self, rows: Rows) -> None:
         if self.overrides:
             # Its time has come. Only what waits has another time, and how many there may be is bounded.
-            for code in [code for code in self.overrides if (code & 0xFFFFFFFF) in taken.get(code >> 32, ())]:
-                del self.overrides[code]
+            for row in changed_among(rows.codes, self.overrides):
+                del self.overrides[rows.codes.item(row)]
 
     def settle(self) -> None:
         """Nothing waits: let go of the rows that are dead, and let the precision follow the tick."""

@@ -10,6 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from geminga.broker.delays.topic_delays import TopicDelays
 from geminga.broker.dispatch.consumer import EXCLUSIVE, SHARED
 from geminga.broker.operator.delayed_statistics import DueHistogram
 from geminga.broker.operator.delayed_view import DelayedOperator, NotDelayed
@@ -17,6 +18,7 @@ from geminga.broker.subscription.subscription import Subscription
 from geminga.chaos.bucket_damage import NothingLeft
 from geminga.errors import CorruptData, NotAllowed
 from geminga.position import Position
+from geminga.tracker.buckets import override_store
 from tests.broker.delays.test_topic_delays import BUCKETS, LATER_MS, bucket_keys, publish, until
 from tests.broker.dispatch_rig import TOPIC, OpenRig, Rig, message
 
@@ -317,6 +319,41 @@ async def test_other_times(dispatch_rig: OpenRig, autojump_clock: MockClock) -> 
         for gone in (positions[0], positions[2], Position(77, 0)):
             with pytest.raises(NotDelayed):
                 await view.reschedule(TOPIC, "s", gone, None)
+
+
+async def test_changed_times_are_looked_through_only_for_room(
+    dispatch_rig: OpenRig, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(override_store, "OVERRIDES_MAX", 3)
+    looks = []
+    is_acknowledged = TopicDelays.is_acknowledged_by_all
+
+    def counted(delays: TopicDelays, position: Position) -> bool:
+        looks.append(position)
+        return is_acknowledged(delays, position)
+
+    monkeypatch.setattr(TopicDelays, "is_acknowledged_by_all", counted)
+    async with dispatch_rig() as rig:
+        await rig.index(**{**BUCKETS, "is_shared": True})
+        subscription = await rig.subscription()
+        client = rig.join(subscription, SHARED)
+        positions = await publish(rig, [LATER_MS] * 5)
+        await until(lambda: len(subscription.delayed) == 5)
+        view = operator(rig)
+        for position in positions[:3]:
+            await view.reschedule(TOPIC, "s", position, rig.now_ms() + 1000)
+        assert not looks
+        with pytest.raises(NotAllowed):
+            await view.reschedule(TOPIC, "s", positions[3], None)
+        assert len(looks) == 3
+        await trio.sleep(2)
+        assert client.positions == positions[:3]
+        client.ack(*positions[:2])
+        for position in positions[3:]:
+            await view.reschedule(TOPIC, "s", position, None)
+        assert len(looks) == 6
+        await trio.sleep(1)
+        assert client.positions == positions
 
 
 @pytest.mark.parametrize("how", ["lose", "truncate", "corrupt"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -65,6 +65,36 @@ def test_a_changed_time_is_forgotten_when_its_message_no_longer_waits(
     assert not index.reschedule((1, 4), 5)
     clock.ms = 5
     assert take(view, 9) == [(1, 2), (1, 3)]
+
+
+class Looks(dict[int, int]):
+    """Counts the keys that are looked at one after the other."""
+
+    count = 0
+
+    def __iter__(self) -> Iterator[int]:
+        for code in super().__iter__():
+            self.count += 1
+            yield code
+
+
+def test_the_cost_of_what_is_due_does_not_grow_with_the_changed_times() -> None:
+    clock = HandClock()
+    index = DelayedIndex(clock, IndexSettings(tick_ms=1))
+    view = View(index)
+    for entry_id in range(1000):
+        assert view.add(Position(1, entry_id), FAR_MS if entry_id < 900 else 10)
+    for entry_id in range(900):
+        assert index.reschedule((1, entry_id), FAR_MS + 1)
+    for entry_id in range(50):
+        assert index.reschedule((1, entry_id), 1)
+    index.overrides = looks = Looks(index.overrides)
+    clock.ms = 1
+    assert take(view, 1000) == [(1, entry_id) for entry_id in range(50)]
+    assert len(index.overrides) == 850
+    clock.ms = 10
+    assert take(view, 1000) == [(1, entry_id) for entry_id in range(900, 1000)]
+    assert (len(index.overrides), looks.count) == (850, 0)
 
 
 # -- what is due and unread ----------------------------------------------------------------------------
