@@ -279,10 +279,7 @@ class DelayedOperator:
             for p in positions
             if (p in unread or found.delayed.holds(p)) and not found.delayed.is_settled(p)
         ]
-        found.delayed.passed(waiting)
-        found.cursor.acknowledge(waiting)
-        if found.notes is not None:
-            found.notes.acked(None, waiting)
+        found.acks.let_go(waiting)
         if waiting and found.cursor.durable:
             await found.cursor.persist()
         cancelled, others = set(waiting), []

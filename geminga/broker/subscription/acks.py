@@ -211,7 +211,7 @@ class Acks:
             "%s: ack for corrupted message at %s - Reason: %s", consumer, ", ".join(named), reason
         )
 
-    # -- on behalf of no consumer: skip, expiry, quotas ------------------------------------------------------
+    # -- on behalf of no consumer: skip, expiry, quotas, cancel ----------------------------------------------
 
     def let_go(self, positions: Sequence[Position]) -> int:
         """Acknowledge whole entries; returns how many of them were in the backlog."""
@@ -225,6 +225,8 @@ class Acks:
         if self._notes is not None:
             self._notes.acked(None, positions)
         if positions and self._cursor.acknowledge(positions):
+            # At once: these may be the last of the topic, with no other acknowledgement behind them.
+            self._around.delayed.mark_delete_moved(self._cursor.mark_delete)
             self._advanced(self._clock.now_ms())
         return before - self._cursor.backlog_entries()
 

@@ -19,7 +19,7 @@ from geminga.chaos.bucket_damage import NothingLeft
 from geminga.errors import CorruptData, NotAllowed
 from geminga.position import Position
 from geminga.tracker.buckets import override_store
-from tests.broker.delays.test_topic_delays import BUCKETS, LATER_MS, bucket_keys, publish, until
+from tests.broker.delays.test_topic_delays import BUCKETS, LATER_MS, bucket_keys, named, publish, until
 from tests.broker.dispatch_rig import TOPIC, OpenRig, Rig, message
 
 
@@ -194,6 +194,25 @@ async def test_cancelled_messages_never_come(dispatch_rig: OpenRig, autojump_clo
         assert not subscription.cursor.is_dirty, "durable by now"
         await trio.sleep(2)
         assert client.positions == [positions[0], positions[1], positions[3]]
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+async def test_nothing_of_the_index_is_left_when_all_is_cancelled(
+    dispatch_rig: OpenRig, autojump_clock: MockClock, is_shared: bool
+) -> None:
+    async with dispatch_rig() as rig:
+        await rig.index(**{**BUCKETS, "is_shared": is_shared})
+        subscription = await rig.subscription()
+        rig.join(subscription, SHARED)
+        positions = await publish(rig, [LATER_MS + n for n in range(100)])
+        await until(lambda: len(subscription.delayed) == 100)
+        await until(lambda: bool(bucket_keys(named(rig, subscription))))
+        result = await operator(rig).cancel(TOPIC, "s", positions)
+        assert result.cancelled == 100
+        assert subscription.cursor.mark_delete == positions[-1]
+        assert subscription.acks.last_mark_delete_advanced_ms == rig.now_ms()
+        await until(lambda: not bucket_keys(named(rig, subscription)))
+        assert len(subscription.delayed) == 0
 
 
 @pytest.mark.parametrize("is_waiting", [True, False])
