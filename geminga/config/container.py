@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from geminga.config.file import Property
 from geminga.config.memory_budget import BUDGET_MB_MAX, BUDGET_MB_MIN
+from geminga.units import size_bytes
 
 MEMORY_VARIABLE = "PULSAR_MEM"
 BEYOND_BUDGET_MB = 64
@@ -29,8 +30,7 @@ NO_FUNCTIONS = (
     "-nfw (--no-functions-worker) says that none is wanted"
 )
 
-_SIZE = re.compile(r"-(?:Xmx|XX:MaxDirectMemorySize=)(\d{1,12})([kKmMgGtT]?)(?=\s|$)")
-_UNIT_BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SIZE = re.compile(r"-(?:Xmx|XX:MaxDirectMemorySize=)(\d{1,12}[kKmMgGtT]?)(?=\s|$)")
 
 
 class ContainerDefaults(NamedTuple):
@@ -66,5 +66,5 @@ def jvm_budget_mb(options: str) -> int | None:
     found = {match[0].rstrip("0123456789kKmMgGtT"): match for match in _SIZE.finditer(options)}
     if "-Xmx" not in found:
         return None
-    total_bytes = sum(int(match[1]) * _UNIT_BYTES[match[2].lower()] for match in found.values())
+    total_bytes = sum(size_bytes(match[1]) for match in found.values())
     return min(max((total_bytes >> 20) - BEYOND_BUDGET_MB, BUDGET_MB_MIN), BUDGET_MB_MAX)

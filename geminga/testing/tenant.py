@@ -11,8 +11,8 @@ from urllib.parse import quote
 from geminga.client.admin import delayed_path, topic_path
 from geminga.clock import RealClock
 from geminga.names import TopicName
-from geminga.testing.durations import duration_ms
 from geminga.testing.requests import Refused, ask, ask_bytes
+from geminga.units import duration_ms
 
 LOOK_S: Final = 0.01
 WAIT_SECONDS: Final = 30.0

@@ -22,6 +22,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -254,37 +256,32 @@ func (b *Broker) ask(method, path string, body, answer any) {
 	}
 }
 
-var units = []struct {
-	name string
-	ms   float64
-}{{"ms", 1}, {"s", 1000}, {"m", 60_000}, {"h", 3_600_000}, {"d", 86_400_000}, {"w", 604_800_000}}
-
-func milliseconds(length string) (int64, error) {
-	var total float64
-	rest := length
-	for rest != "" {
-		end := strings.IndexFunc(rest, func(r rune) bool { return (r < '0' || r > '9') && r != '.' })
-		if end <= 0 {
-			break
-		}
-		var number float64
-		if _, err := fmt.Sscanf(rest[:end], "%g", &number); err != nil {
-			break
-		}
-		next := end + len(rest[end:]) - len(strings.TrimLeft(rest[end:], "abcdefghijklmnopqrstuvwxyz"))
-		known := false
-		for _, unit := range units {
-			if unit.name == rest[end:next] {
-				total, known = total+number*unit.ms, true
-			}
-		}
-		if !known {
-			break
-		}
-		rest = rest[next:]
+var (
+	unitsMs = map[string]float64{
+		"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000,
+		"w": 604_800_000, "y": 31_536_000_000,
 	}
-	if rest != "" || length == "" {
-		return 0, errors.New("expected a length of time such as 250ms, 2s, 1h30m or 30d, not " + length)
+	part     = regexp.MustCompile(`(?i)(\d+\.?\d*|\.\d+)\s*(ms|s|min|m|h|d|w|y)\s*`)
+	duration = regexp.MustCompile(`^(?:` + part.String() + `)+$`)
+	bare     = regexp.MustCompile(`^(?:\d+\.?\d*|\.\d+)$`)
+)
+
+// Takes what geminga's commands take: 250ms, 1.5h, 1h30m, 2d, 1w; a number without a unit is seconds.
+func milliseconds(length string) (int64, error) {
+	text := strings.TrimSpace(length)
+	if bare.MatchString(text) {
+		text += "s"
+	}
+	if !duration.MatchString(text) {
+		return 0, errors.New("expected a duration such as 250ms, 2s, 90m, 1h30m, 2d or 1w, not " + length)
+	}
+	var total float64
+	for _, found := range part.FindAllStringSubmatch(text, -1) {
+		number, err := strconv.ParseFloat(found[1], 64)
+		if err != nil {
+			return 0, err
+		}
+		total += number * unitsMs[strings.ToLower(found[2])]
 	}
 	return int64(total + 0.5), nil
 }

@@ -64,7 +64,7 @@ def test_to_a_moment_and_to_the_next(geminga_tenant: Any, client: pulsar.Client)
     assert consumer.receive(10_000).data() == b"renew"
     with pytest.raises(ValueError, match="no time zone"):
         geminga_tenant.advance_to(datetime.datetime(2030, 1, 1))
-    with pytest.raises(ValueError, match="a length of time such as"):
+    with pytest.raises(ValueError, match="a duration such as"):
         geminga_tenant.advance("a month")
 
 

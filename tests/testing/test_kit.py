@@ -13,7 +13,6 @@ import pytest
 
 import geminga
 from geminga.errors import StorageError
-from geminga.testing.durations import duration_ms
 from tests.e2e.broker_process import ROOT
 from tests.testing.plugin_arguments import plugin_arguments
 
@@ -109,17 +108,3 @@ def test_a_broker_in_the_programs_own_process(tmp_path: Path) -> None:
         with pytest.raises(StorageError, match="already in use"), geminga.running(left):
             pass
     assert not Path(left).exists()
-
-
-def test_lengths_of_time() -> None:
-    assert [duration_ms(text) for text in ("250ms", "2s", "1h30m", "30d", "1.5 h", 2)] == [
-        250,
-        2000,
-        5_400_000,
-        2_592_000_000,
-        5_400_000,
-        2000,
-    ]
-    for wrong in ("", "soon", "5 fortnights", "1d later"):
-        with pytest.raises(ValueError, match="a length of time such as"):
-            duration_ms(wrong)

@@ -50,8 +50,8 @@ def _parser(kind: type[Parser]) -> Parser:
         return made
 
     verb_named("now", "show the clock")
-    advance = verb_named("advance", "move it by a length of time")
-    advance.add_argument("length", metavar="LENGTH", type=duration_ms, help="such as 250ms, 2s, 5m, 1h, 30d")
+    advance = verb_named("advance", "move it by a duration")
+    advance.add_argument("length", metavar="LENGTH", type=duration_ms, help="such as 250ms, 2s, 1h30m, 30d")
     to = verb_named("to", "move it to a moment")
     to.add_argument("time", metavar="TIME", type=time_ms, help="such as 2026-12-24T18:00Z")
     following = verb_named("next", "move it to when something happens by itself")

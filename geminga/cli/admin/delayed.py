@@ -7,7 +7,6 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -24,7 +23,7 @@ from geminga.cli.admin.delayed_text import (
     time_text,
     width_text,
 )
-from geminga.cli.arguments.options import add_web_url, duration_ms, operator_headers, positive
+from geminga.cli.arguments.options import add_web_url, duration_ms, operator_headers, positive, time_ms
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
 from geminga.cli.client.addresses import web_url
 from geminga.cli.client.errors import ClientError
@@ -86,9 +85,9 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
     until.add_argument("--for", dest="wait_ms", type=duration_ms, metavar="TIME", help="from now on: 1h")
     until.add_argument(
         "--until",
-        type=_time_ms,
+        type=time_ms,
         metavar="WHEN",
-        help="such as 2030-01-31T12:00 (local time) or 2030-01-31T12:00Z, or ms since 1970",
+        help="such as 2030-01-31T12:00, in UTC unless it names a zone, or ms since 1970",
     )
     precision = action("precision", "how early messages may be, so that they come together; or change it")
     change = precision.add_mutually_exclusive_group()
@@ -293,13 +292,3 @@ def _width_ms(text: str) -> int:
     if width_ms < 1:
         raise argparse.ArgumentTypeError(f"expected at least 1ms, not {text!r}")
     return width_ms
-
-
-def _time_ms(text: str) -> int:
-    if text.isascii() and text.isdigit():
-        return int(text)
-    try:
-        given = datetime.fromisoformat(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"expected a time such as 2030-01-31T12:00, not {text!r}") from None
-    return round(given.timestamp() * 1000)

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from geminga.cli.admin.admin_http import Admin, RequestFailed
-from geminga.cli.arguments.options import add_web_url, duration_ms, positive
+from geminga.cli.arguments.options import add_web_url, duration_ms, positive, positive_bytes
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
 from geminga.cli.show.table import Column, table
 
@@ -74,7 +74,9 @@ def _add_set(made: argparse.ArgumentParser) -> None:
     made.add_argument("--ledger", dest="ledgerId", type=positive, metavar="ID", help="of a bucket")
     made.add_argument("--quietly", action="store_true", default=None, help="the broker finds out by itself")
     made.add_argument("--latency", dest="latencyMs", type=duration_ms, metavar="TIME", help="such as 50ms")
-    made.add_argument("--rate", dest="bytesPerS", type=positive, metavar="BYTES", help="bytes per second")
+    made.add_argument(
+        "--rate", dest="bytesPerS", type=positive_bytes, metavar="SIZE", help="per second: 4096, 64k"
+    )
     made.add_argument("--probability", type=float, metavar="P", help="above 0, at most 1 (default: 1)")
     made.add_argument("--after", type=positive, metavar="N", help="operations that pass first")
     made.add_argument("--count", type=positive, metavar="N", help="hits until the rule ends")

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 
+from geminga import units
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, invalid_choice
 from geminga.config.operator_token import OPERATOR_TOKEN_VARIABLE, TOKEN_CHARACTERS_MAX
 
@@ -14,8 +15,6 @@ DEFAULT_URL = "pulsar://127.0.0.1:6650"
 URL_VARIABLE = "GEMINGA_URL"
 DEFAULT_WEB_URL = "http://127.0.0.1:8080"
 WEB_URL_VARIABLE = "GEMINGA_WEB_URL"
-
-_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def default_url() -> str:
@@ -101,33 +100,33 @@ def _at_least(lowest: int, text: str) -> int:
 
 
 def duration_ms(text: str) -> int:
-    """`250ms`, `2s`, `1.5m`, `1h`, `7d`; a bare number is seconds."""
-    number = text.rstrip("abcdefghijklmnopqrstuvwxyz")
-    unit = text[len(number) :] or "s"
-    try:
-        value = float(number)
-    except ValueError:
-        value = -1.0
-    if unit not in _UNITS_MS or not 0 <= value < 1e12:
-        raise argparse.ArgumentTypeError(f"expected a duration such as 250ms, 2s, 5m, 1h or 7d, not {text!r}")
-    return round(value * _UNITS_MS[unit])
+    """As `units.duration_ms`."""
+    return _in_units(units.duration_ms, text)
 
 
 def time_ms(text: str) -> int:
-    """A moment: milliseconds since 1970, or `2026-12-24T18:00`, in UTC unless it says otherwise."""
-    import datetime
+    """As `units.time_ms`."""
+    return _in_units(units.time_ms, text)
 
-    if text.isascii() and text.isdigit() and len(text) <= 18:
-        return int(text)
+
+def size_bytes(text: str) -> int:
+    """As `units.size_bytes`."""
+    return _in_units(units.size_bytes, text)
+
+
+def positive_bytes(text: str) -> int:
+    """As `units.size_bytes`, at least 1."""
+    if (found := size_bytes(text)) < 1:
+        raise argparse.ArgumentTypeError(f"expected at least 1 byte, not {text!r}")
+    return found
+
+
+def _in_units(parse: Callable[[str], int], text: str) -> int:
+    """For argparse, which shows the text of this error only."""
     try:
-        moment = datetime.datetime.fromisoformat(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"expected a time such as 2026-12-24T18:00Z, or milliseconds since 1970, not {text!r}"
-        ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=datetime.UTC)
-    return max(0, round(moment.timestamp() * 1000))
+        return parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 class Choice:

@@ -15,6 +15,7 @@ from geminga.cli.arguments.options import (
     counted,
     duration_ms,
     positive,
+    positive_bytes,
     property_text,
     rate,
     run_until_done,
@@ -55,7 +56,9 @@ def parser(kind: type[Parser], dialect: Dialect = GEMINGA) -> Parser:
         help="its content is a message",
     )
     add("--stdin", action="store_true", help="a message for each line of standard input")
-    add("--size", type=positive, metavar="BYTES", help="send messages of this size instead of texts")
+    add(
+        "--size", type=positive_bytes, metavar="SIZE", help="send messages of this size, such as 4k, no texts"
+    )
     add(
         "-n",
         "--count",
@@ -161,7 +164,7 @@ def run(kind: type[Parser], arguments: Sequence[str], dialect: Dialect = GEMINGA
     if sum((has_texts, flags.stdin, flags.size is not None)) != 1:
         print(
             f"{name}: give one of --message TEXT, --file FILE, --stdin (a message for each line) or "
-            "--size BYTES",
+            "--size SIZE",
             file=sys.stderr,
         )
         return EXIT_USAGE

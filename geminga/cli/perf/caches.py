@@ -23,6 +23,7 @@ from geminga.cli.arguments.options import (
     duration_ms,
     leave_line,
     positive,
+    positive_bytes,
     rate,
     run_until_done,
 )
@@ -58,7 +59,7 @@ def parser(kind: type[Parser]) -> Parser:
         default=None,
         help="catch-up: messages a second to consume (default: half of --rate)",
     )
-    add("--size", type=positive, default=1024, metavar="BYTES", help="size of a message (default: 1024)")
+    add("--size", type=positive_bytes, default=1024, metavar="SIZE", help="of a message: 100, 4k (1024)")
     add("--batch", type=positive, default=20, metavar="N", help="messages in an entry (default: 20)")
     add("--pending", type=positive, default=1000, metavar="N", help="entries under way (default: 1000)")
     add("--subscription", "-s", default="geminga-perf", help="subscription (default: geminga-perf)")

@@ -23,6 +23,7 @@ from geminga.cli.arguments.options import (
     duration_ms,
     leave_line,
     positive,
+    positive_bytes,
     rate,
     run_until_done,
 )
@@ -57,7 +58,7 @@ def parser(kind: type[Parser]) -> Parser:
     add("--duration", type=duration_ms, default=10_000, metavar="TIME", help="how long (default: 10s)")
     add("--count", "-n", type=count, default=0, help="end after so many messages (default: by time only)")
     add("--rate", "-r", type=rate, default=0, help="messages a second to publish (default: no limit)")
-    add("--size", type=positive, default=1024, metavar="BYTES", help="size of a message (default: 1024)")
+    add("--size", type=positive_bytes, default=1024, metavar="SIZE", help="of a message: 100, 4k (1024)")
     add("--batch", type=positive, default=1, metavar="N", help="messages in an entry (default: 1)")
     add("--pending", type=positive, default=1000, metavar="N", help="entries under way (default: 1000)")
     add("--subscription", "-s", default="geminga-perf", help="subscription (default: geminga-perf)")

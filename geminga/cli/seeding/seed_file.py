@@ -12,11 +12,11 @@ import msgspec
 
 from geminga.errors import GemingaError, InvalidName
 from geminga.names import NamespaceName, TopicName, check_tenant
+from geminga.units import duration_ms
 
 FILE_BYTES_MAX: Final = 64 << 20
 REPEAT_MAX: Final = 1_000_000
 PARTITIONS_MAX: Final = 10_000
-_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 
 Policies = Mapping[str, Any]
 """Bodies by the last part of the policy's path in the admin API, such as `messageTTL`."""
@@ -197,12 +197,7 @@ def _message(place: str, message: MessageSeed) -> Message:
 
 
 def _delay_ms(place: str, text: str) -> int:
-    number = text.rstrip("abcdefghijklmnopqrstuvwxyz")
-    unit = text[len(number) :]
     try:
-        value = float(number)
-    except ValueError:
-        value = -1.0
-    if unit not in _UNITS_MS or not 0 <= value < 1e9:
-        raise SeedError(f"{place}: delay: expected a length such as 250ms, 2s, 1h or 30d, not {text!r}")
-    return round(value * _UNITS_MS[unit])
+        return duration_ms(text)
+    except ValueError as error:
+        raise SeedError(f"{place}: delay: {error}") from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import datetime
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ from geminga.cli.admin.admin_http import Admin, Answer, RequestFailed
 from geminga.cli.client.message import in_batch
 from geminga.cli.payloads.errors import CannotDecode
 from geminga.cli.verbs.rows.verb import Flags, path_of
+from geminga.units import time_ms
 
 BETWEEN = "-" * 73
 """Between two messages."""
@@ -136,7 +136,7 @@ def _properties(text: str) -> dict[str, str]:
 def _time_ms(text: str) -> int:
     """Milliseconds since 1970; 0: there is no time, or none that is understood."""
     try:
-        return round(datetime.datetime.fromisoformat(text).timestamp() * 1000) if text else 0
+        return time_ms(text) if text else 0
     except ValueError:
         return 0
 

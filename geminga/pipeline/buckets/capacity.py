@@ -10,7 +10,6 @@ to the millisecond.
 from __future__ import annotations
 
 import functools
-import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
@@ -24,6 +23,7 @@ from geminga.errors import GemingaError
 from geminga.limits import MIB
 from geminga.tracker.format.bucket_format import encode_bucket
 from geminga.tracker.format.rows import ENTRY_BITS, Rows, order_of
+from geminga.units import duration_ms
 
 Integers = NDArray[np.int64]
 
@@ -104,14 +104,12 @@ class Weighed(NamedTuple):
 
 # -- delays -----------------------------------------------------------------------------------------------
 
-_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
-
-def _duration_ms(text: str) -> float:
-    found = re.fullmatch(r"([0-9.]+)(ms|s|m|h|d)", text.strip())
-    if found is None:
-        raise WrongPlan(f"expected a duration such as 250ms, 2s, 5m, 1h or 7d, not {text!r}")
-    return float(found[1]) * _UNITS_MS[found[2]]
+def _duration_ms(text: str) -> int:
+    try:
+        return duration_ms(text)
+    except ValueError as error:
+        raise WrongPlan(str(error)) from None
 
 
 def _delays_ms(text: str, draw: np.random.Generator, count: int) -> Integers:

@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 from geminga.pipeline.client.topics import full_name
 from geminga.pipeline.columns.message_id import EARLIEST, LATEST, MessageId, parse
 from geminga.pipeline.errors import BadOption
+from geminga.units import MS_MAX, TIME_FORMS, time_ms
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.commands import signed
 
@@ -34,25 +35,33 @@ def ending(name: str, given: str | None) -> str | MessageIds | None:
 
 
 def times(name: str, given: str | None) -> int | Times | None:
-    """Milliseconds since 1970, for all topics or for each. Raises `BadOption`."""
+    """Milliseconds since 1970, for all topics or for each, of such numbers or of texts that `units.time_ms`
+    reads. Raises `BadOption`.
+    """
     if given is None:
         return None
     try:
         found = json.loads(given)
     except ValueError:
-        found = None
-    if _is_time(found):
-        return int(found)
-    if isinstance(found, dict) and all(map(_is_time, found.values())):
-        return {str(full_name(topic)): value for topic, value in found.items()}
-    raise BadOption(
-        f"option {name} is {given!r}; expected milliseconds since 1970, or JSON such as "
-        '{"my-topic": 1700000000000}'
-    )
+        found = given
+    try:
+        if isinstance(found, dict):
+            return {str(full_name(topic)): _time(value) for topic, value in found.items()}
+        return _time(found)
+    except ValueError:
+        raise BadOption(
+            f"option {name} is {given!r}; expected a time such as {TIME_FORMS}, or JSON such as "
+            '{"my-topic": 1700000000000}'
+        ) from None
 
 
-def _is_time(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= LATEST_TIME
+def _time(value: object) -> int:
+    """Raises ValueError."""
+    if isinstance(value, str):
+        return time_ms(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not LATEST_TIME <= value <= MS_MAX:
+        raise ValueError(value)
+    return value
 
 
 def _offsets(name: str, given: str | None, words: tuple[str, ...], parse_one: Any) -> str | MessageIds | None:

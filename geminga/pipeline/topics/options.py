@@ -21,7 +21,8 @@ from geminga.pipeline.topics.prefixed_options import (
     Settings,
     access_of,
 )
-from geminga.pipeline.triggers.waiting import DEFAULT_DELAY_S, delay_s
+from geminga.pipeline.triggers.waiting import DEFAULT_DELAY_S
+from geminga.units import duration_ms
 
 DEFAULT_POLL_TIMEOUT_MS = 20_000
 COMPRESSIONS = ("none", "lz4", "zlib", "zstd", "snappy")
@@ -259,7 +260,10 @@ def _trigger_delay_s(options: Mapping[str, str]) -> float:
         return DEFAULT_DELAY_S
     if "minrowspertrigger" not in options:
         raise BadOption("option maxTriggerDelay says how long minRowsPerTrigger waits at most: give both")
-    return delay_s(given)
+    try:
+        return duration_ms(given) / 1000
+    except ValueError as error:
+        raise BadOption(f"option maxTriggerDelay: {error}") from None
 
 
 def _check_limits(options: Options) -> None:

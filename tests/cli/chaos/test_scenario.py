@@ -48,7 +48,7 @@ def test_the_page_lists_them() -> None:
         (MINIMAL + "[load]\nmessages = 'many'\n", "Expected `int`"),
         (MINIMAL + "[load]\ndelayed = 1.0\n", "the shortest and the longest delay"),
         (MINIMAL + '[load]\ndelayed = 1.0\ndelay = ["2s", "1s"]\n', "the shortest and the longest delay"),
-        (MINIMAL + '[load]\ndelay = ["2 apples", "1s"]\n', "no length of time"),
+        (MINIMAL + '[load]\ndelay = ["2 apples", "1s"]\n', "expected a duration such as 250ms"),
         (MINIMAL + '[load]\ndelay = [7, "1s"]\n', "such as 250ms"),
         (MINIMAL + MINIMAL, "a subscription of its own"),
         (MINIMAL + 'type = "Exclusive"\ncount = 2\n', "one consumer"),

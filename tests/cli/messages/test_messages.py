@@ -253,7 +253,7 @@ def test_either_address_of_a_broker_will_do(run: Run, web_url: str, topic: str) 
         (["produce", "t", "-m", "x", "-vs", "xml"], 1, "unknown schema 'xml'; known are bytes, string"),
         (["produce", "t", "-m", "x", "-ekn", "k"], 2, "does not encrypt"),
         (["produce", "t", "-f", "/nowhere/at/all"], 1, "/nowhere/at/all: No such file"),
-        (["produce", "t", "-m", "x", "--deliver-at", "noon"], 2, "expected a time such as 2026-12-24T18:00Z"),
+        (["produce", "t", "-m", "x", "--deliver-at", "noon"], 2, "expected a time such as 2026-12-24T18:00"),
         (["consume", "t", "-s", "s", "-p", "Middle"], 2, "(choose from earliest, latest)"),
         (["consume", "t", "-s", "s", "-t", "sharde"], 2, "key_shared, shared); did you mean shared?"),
         (["delayed", "histgram", "t", "-s", "s"], 2, "did you mean histogram?"),

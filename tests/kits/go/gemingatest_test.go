@@ -178,7 +178,7 @@ func TestASlowWire(t *testing.T) {
 }
 
 func TestLengths(t *testing.T) {
-	for text, ms := range map[string]int64{"250ms": 250, "2s": 2000, "1h30m": 5_400_000, "30d": 2_592_000_000, "1.5h": 5_400_000} {
+	for text, ms := range map[string]int64{"250ms": 250, "2s": 2000, "1h30m": 5_400_000, "30d": 2_592_000_000, "1.5h": 5_400_000, "2D": 172_800_000, "1w": 604_800_000, "15min": 900_000, "30": 30_000} {
 		if found, err := milliseconds(text); err != nil || found != ms {
 			t.Fatal(text, found, err)
 		}

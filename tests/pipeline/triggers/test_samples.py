@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from geminga.pipeline.client.shared_connection import EntryFacts
 from geminga.pipeline.client.topics import Ledger
 from geminga.pipeline.columns.message_id import EARLIEST, MessageId
-from geminga.pipeline.errors import BadOption
 from geminga.pipeline.triggers.lag import Lag, totals
 from geminga.pipeline.triggers.ledgers import Ledgers
 from geminga.pipeline.triggers.samples import Limit, Piece, Reach, Samples, pieces, reach
 from geminga.pipeline.triggers.sampling import ENTRIES_PER_LOOK, Sampling, Unread
-from geminga.pipeline.triggers.waiting import Waiting, delay_s
+from geminga.pipeline.triggers.waiting import Waiting
 from geminga.pipeline.triggers.windows import Window
 
 
@@ -219,17 +218,6 @@ def test_a_micro_batch_waits_for_rows_and_no_longer_than_it_may() -> None:
     assert not waiting.is_over(99, 59.0)
     assert waiting.is_over(100, 59.0)
     assert not waiting.is_over(0, 88.0)
-
-
-@pytest.mark.parametrize(("text", "seconds"), [("15m", 900), ("500ms", 0.5), ("2 h", 7200), ("30S", 30)])
-def test_delays_are_written_as_kafkas_source_has_them(text: str, seconds: float) -> None:
-    assert delay_s(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "15", "fast", "1w", "-1s"])
-def test_other_delays_are_refused(text: str) -> None:
-    with pytest.raises(BadOption, match="15m"):
-        delay_s(text)
 
 
 def test_the_lag_of_a_query_is_that_of_its_topics() -> None:

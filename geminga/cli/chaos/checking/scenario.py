@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
@@ -10,10 +9,9 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from geminga.errors import GemingaError
+from geminga.units import DURATION_FORMS, duration_ms
 
 MESSAGES_MAX: Final = 10_000_000
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
-_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 SubscriptionType = Literal["Exclusive", "Failover", "Shared", "Key_Shared"]
 Action = Literal[
@@ -22,7 +20,7 @@ Action = Literal[
 Count = Annotated[int, msgspec.Meta(ge=0, le=MESSAGES_MAX)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=MESSAGES_MAX)]
 Few = Annotated[int, msgspec.Meta(ge=1, le=1000)]
-Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 class InvalidScenario(GemingaError):
@@ -189,18 +187,10 @@ def parse_scenario(text: str, name: str) -> Scenario:
     return found
 
 
-def duration_ms(text: str) -> int:
-    """`250ms`, `2s`, `5m`, `1h`, `30d`. Raises ValueError."""
-    match = _DURATION.fullmatch(text)
-    if match is None:
-        raise ValueError(f"{text!r} is no length of time; expected such as 250ms, 2s, 5m, 1h, 30d")
-    return round(float(match[1]) * _UNITS_MS[match[2]])
-
-
 def _decoded(kind: type, value: object) -> object:
     if kind is Duration and isinstance(value, str):
         return Duration(duration_ms(value))
-    raise TypeError(f"{value!r}: expected a text such as 250ms, 2s, 5m, 1h, 30d")
+    raise TypeError(f"{value!r}: expected a duration as text, such as {DURATION_FORMS}")
 
 
 def _step(fields: Mapping[str, Any]) -> dict[str, Any]:

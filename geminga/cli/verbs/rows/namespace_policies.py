@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from geminga.cli.admin.admin_http import Admin, Raw, RequestFailed
-from geminga.cli.arguments.options import positive
+from geminga.cli.arguments.options import duration_ms, positive
 from geminga.cli.verbs.rows.policies import plain
-from geminga.cli.verbs.rows.values import milliseconds, seconds, size_bytes
+from geminga.cli.verbs.rows.values import seconds, size_bytes
 from geminga.cli.verbs.rows.verb import Flags, Verb, flag, path_of, switch
 
 MINUTE_MS = 60_000
@@ -117,7 +117,7 @@ def more_policies(base: str) -> dict[str, Verb]:
             "set how long copies of offloaded ledgers are kept",
             "PUT",
             lag,
-            (flag("--lag", "-l", type=milliseconds, required=True, help="10m, 5h, 3d"),),
+            (flag("--lag", "-l", type=duration_ms, required=True, help="10m, 5h, 3d"),),
             body="lag",
         ),
         "clear-offload-deletion-lag": Verb("go back to the broker's setting", "DELETE", lag),

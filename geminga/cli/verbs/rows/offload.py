@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from geminga.cli.verbs.rows.values import milliseconds, seconds, size_bytes
+from geminga.cli.arguments.options import duration_ms
+from geminga.cli.verbs.rows.values import seconds, size_bytes
 from geminga.cli.verbs.rows.verb import Flags, flag
 
 BLOCK_BYTES = 64 * 2**20
@@ -45,7 +46,7 @@ OFFLOAD_FLAGS = (
         "--offloadDeletionLagInMillis",
         "-dl",
         dest="deletion_lag_ms",
-        type=milliseconds,
+        type=duration_ms,
         help="when the local copy goes: 10m, 3h, 2d",
     ),
     flag(

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from geminga.cli.admin.admin_http import Raw, RequestFailed
+from geminga.cli.arguments.options import duration_ms
 from geminga.cli.verbs.rows.offload import OFFLOAD_FLAGS, offload_body
-from geminga.cli.verbs.rows.values import many, mebibytes, milliseconds, minutes, names, seconds, size_bytes
+from geminga.cli.verbs.rows.values import many, mebibytes, minutes, names, seconds, size_bytes
 from geminga.cli.verbs.rows.verb import Flag, flag, switch
 
 
@@ -113,8 +114,8 @@ DELAYED = PolicyVerb(
     "delayedDelivery",
     (
         *_switch(),
-        flag("--time", "-t", type=milliseconds, default=1000, help="the tick: 1s (the default), 16ms"),
-        flag("--maxDelay", "-md", type=milliseconds, default=0, help="the longest delay: 30m, 7d; 0: any"),
+        flag("--time", "-t", type=duration_ms, default=1000, help="the tick: 1s (the default), 16ms"),
+        flag("--maxDelay", "-md", type=duration_ms, default=0, help="the longest delay: 30m, 7d; 0: any"),
     ),
     lambda flags: {
         "active": _switched(flags),

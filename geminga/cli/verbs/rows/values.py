@@ -7,42 +7,35 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from geminga.cli.arguments import options
 from geminga.cli.arguments.options import duration_ms, pair
 
-_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800, "y": 31_536_000}
-_UNITS_BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 MIB = 2**20
 EARLIEST = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
 LATEST = {"ledgerId": 2**63 - 1, "entryId": 2**63 - 1, "partitionIndex": -1}
 
 
 def seconds(text: str) -> int:
-    """`10s`, `5m`, `3h`, `2d`, `1w`, `1y`; a bare number is seconds, -1 stays -1."""
-    number, unit = (text[:-1], text[-1:].lower()) if text[-1:].isalpha() else (text, "s")
-    digits = number.removeprefix("-")
-    if unit not in _UNITS_S or not (digits.isascii() and digits.isdigit() and len(digits) < 13):
-        raise argparse.ArgumentTypeError(f"expected a time such as 30s, 10m, 3h, 2d or 1w, not {text!r}")
-    value = int(number)
-    return value if value < 0 else value * _UNITS_S[unit]
-
-
-def milliseconds(text: str) -> int:
-    """As `seconds`, and `250ms`, `0.25s`; never negative."""
-    if text[-1:].lower() not in ("w", "y"):
-        return duration_ms(text.lower())
-    if (value := seconds(text)) < 0:
-        raise argparse.ArgumentTypeError(f"expected a time such as 250ms, 10m, 3h, 2d or 1w, not {text!r}")
-    return value * 1000
+    """Whole seconds of a duration, as `units.duration_ms` reads it; below 0 it is the number as it stands."""
+    if (number := _below_zero(text, "smhdwy")) is not None:
+        return number
+    found, rest_ms = divmod(duration_ms(text), 1000)
+    if rest_ms:
+        raise argparse.ArgumentTypeError(f"expected whole seconds, such as 30s, 10m or 3h, not {text!r}")
+    return found
 
 
 def size_bytes(text: str) -> int:
-    """`4096`, `10M`, `16G`, `1T`; a bare number is bytes, -1 stays -1."""
-    number, unit = (text[:-1], text[-1:].lower()) if text[-1:].isalpha() else (text, "")
-    digits = number.removeprefix("-")
-    if unit not in _UNITS_BYTES or not (digits.isascii() and digits.isdigit() and len(digits) < 19):
-        raise argparse.ArgumentTypeError(f"expected a size such as 4096, 10M or 16G, not {text!r}")
-    value = int(number)
-    return value if value < 0 else value * _UNITS_BYTES[unit]
+    """Bytes, as `units.size_bytes` reads them; below 0 it is the number as it stands."""
+    number = _below_zero(text, "kmgt")
+    return options.size_bytes(text) if number is None else number
+
+
+def _below_zero(text: str, units: str) -> int | None:
+    """pulsar-admin takes them for "no limit" and the like, with a unit or without."""
+    digits = text.removeprefix("-").rstrip(units + units.upper())
+    is_one = text.startswith("-") and digits.isascii() and digits.isdigit() and len(digits) < 19
+    return -int(digits) if is_one and len(text) - len(digits) <= 2 else None
 
 
 def minutes(text: str) -> int:
