@@ -18,7 +18,9 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """As it stands in the files and in answers."""
 
     sequence: int
-    """Counts up by one from event to event, also over restarts."""
+    """Counts up by one from event to event, also over restarts, and never comes again. After a crash it goes
+    on behind the next multiple of a million.
+    """
     time_ms: int
     """Message time: that of the broker's clock, which may be virtual."""
     wall_ms: int

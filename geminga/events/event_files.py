@@ -2,6 +2,9 @@
 
 Written behind and without a sync: events are a report. What a crash has torn is skipped by readers. A file
 that cannot be written costs the events that would stand in it, and is tried again with the next ones.
+
+A third file has the last number that may have been given out, so that no number is given twice: a running
+process reserves numbers ahead, and a process that ends in order leaves the last one that it used.
 """
 
 from __future__ import annotations
@@ -21,7 +24,9 @@ from geminga.storage.disk import Disk
 log = logging.getLogger("geminga.events")
 
 FILE_BYTES_MAX: Final = 4 * MIB
-NEWER, OLDER = "events.jsonl", "events.older.jsonl"
+NEWER, OLDER, NUMBERS = "events.jsonl", "events.older.jsonl", "numbers"
+NUMBERS_STEP: Final = 1_000_000
+"""Numbers are reserved up to multiples of this. Readers can tell a start after a crash by it."""
 TAIL_BYTES: Final = 64 * 1024
 """More than the longest line: read at a start to learn the last number."""
 
@@ -35,15 +40,54 @@ class EventFiles:
         self._file_bytes_max = file_bytes_max
         self._newer = os.path.join(directory, NEWER)
         self._older = os.path.join(directory, OLDER)
+        self._numbers = os.path.join(directory, NUMBERS)
         if disk.exists(directory):
             disk.close_to_others(directory)
         self.lost = 0
         """How many events could not be written since the start."""
+        self._is_unreserved = False
 
     def last_sequence(self) -> int:
-        """The number of the last event of earlier processes; 0: there is none, or the files cannot be
-        read.
+        """The last number that an earlier process may have given to an event, written or not; 0: there was
+        none, or the files cannot be read.
         """
+        written, reserved = self._last_written(), self._reserved()
+        if reserved is None:
+            # Of a version that reserved nothing, or damaged: how that process ended is not known.
+            return next_step(written) if written else 0
+        return max(written, reserved)
+
+    def _reserved(self) -> int | None:
+        try:
+            content = self._disk.read_file(self._numbers) if self._disk.exists(self._numbers) else b""
+        except StorageError as error:
+            log.warning("the last number of an event cannot be read: %s", error)
+            return None
+        return int(content) if content.rstrip(b"\n").isdigit() and len(content) < 20 else None
+
+    def reserve(self, last: int) -> bool:
+        """Durable on return: later processes begin behind this number. False: it cannot be written."""
+        line = b"%018d\n" % last
+        try:
+            if not self._disk.exists(self._numbers):
+                self._disk.make_directory(self._directory)
+                self._disk.replace_file(self._numbers, line)
+                return True
+            file = self._disk.open(self._numbers)
+            try:
+                # In place, because a full disk has no room for a second file.
+                file.pwrite(0, line)
+                file.sync()
+            finally:
+                file.close()
+        except StorageError as error:
+            if not self._is_unreserved:
+                log.warning("numbers of events may come again after a crash: %s", error)
+            self._is_unreserved = True
+            return False
+        return True
+
+    def _last_written(self) -> int:
         for path in (self._newer, self._older):
             try:
                 if self._disk.exists(path) and (last := self._last_in(path)):
@@ -103,6 +147,11 @@ class EventFiles:
             in_range = (e for e in decode_lines(content.split(b"\n")) if since < e.sequence < before)
             found += wanted.of(in_range)
         return found[-limit:] if since < 0 else found[:limit]
+
+
+def next_step(number: int) -> int:
+    """The first multiple of `NUMBERS_STEP` above it."""
+    return (number // NUMBERS_STEP + 1) * NUMBERS_STEP
 
 
 def decode_lines(lines: Iterable[bytes]) -> Iterable[Event]:

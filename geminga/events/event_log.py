@@ -14,7 +14,7 @@ import trio
 from geminga.clock import Clock, RealClock
 from geminga.errors import PeerError
 from geminga.events.event import TEXT_MAX, Event, Filter
-from geminga.events.event_files import EventFiles
+from geminga.events.event_files import NUMBERS_STEP, EventFiles, next_step
 from geminga.events.kinds import KINDS
 from geminga.events.recording import NO_COUNTS
 from geminga.limits import MIB
@@ -68,13 +68,15 @@ class EventLog:
     """One for a broker. `record` from any thread, everything else on the event loop."""
 
     def __init__(self, disk: Disk, directory: str, clock: Clock) -> None:
-        """Reads the number of the last event; the directory is made with the first one."""
+        """Reads the number of the last event; `run` makes the directory."""
         self._disk = disk
         self._files = EventFiles(disk, directory)
         self._clock = clock
         self._wall = RealClock()
         self._lock = threading.Lock()
         self._sequence = self._files.last_sequence()
+        self._reserved = 0
+        """The last number that a process after a crash will not give out again."""
         self._recent: deque[Event] = deque()
         self._recent_bytes = 0
         self._unwritten: deque[Event] = deque(maxlen=EVENTS_MAX)
@@ -206,10 +208,14 @@ class EventLog:
     async def _follow(
         self, since: int, wanted: Filter, idle_s: float
     ) -> AsyncGenerator[list[Event] | Missed, None]:
-        first = await self.recent(since, EVENTS_MAX, wanted) if since < self._first - 1 else []
-        if first:
-            yield first
-            since = first[-1].sequence
+        in_memory = self._first
+        if since < in_memory - 1:
+            if first := await self.recent(since, EVENTS_MAX, wanted):
+                yield first
+            # All files were read unless the answer is full. What they do not have is not missed: it was not
+            # wanted, or its number was never used.
+            behind = first[-1].sequence if first else since
+            since = behind if len(first) >= EVENTS_MAX else max(behind, in_memory - 1)
         while True:
             changed = self._changed
             if since < self._first - 1 and since < self._sequence:
@@ -235,8 +241,11 @@ class EventLog:
     # -- life -------------------------------------------------------------------------------------------
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Write events behind, and end joining, until `close`. Cancelled: what is unwritten is lost."""
+        """Write events behind, and end joining, until `close`. Cancelled: what is unwritten is lost. Numbers
+        are reserved when it has started.
+        """
         self._token = trio.lowlevel.current_trio_token()
+        await self._reserve()
         task_status.started()
         while True:
             changed = self._changed
@@ -248,12 +257,22 @@ class EventLog:
                 with self._lock:
                     events = [*self._unwritten]
                     self._unwritten.clear()
+                await self._reserve()
                 await self._disk.run(self._files.append, events)
             elif self._is_stopping:
+                await self._disk.run(self._files.reserve, self._sequence)
                 self._ended.set()
                 return
             if not self._is_stopping:
                 await trio.sleep(WRITE_PAUSE_SECONDS)
+
+    async def _reserve(self) -> None:
+        """Long before the numbers are used up: `record` does not wait for the disk."""
+        last = self._sequence
+        if self._reserved - last < NUMBERS_STEP // 2:
+            ahead = next_step(last + NUMBERS_STEP // 2)
+            if await self._disk.run(self._files.reserve, ahead):
+                self._reserved = ahead
 
     async def close(self) -> None:
         """`run` ends; all that was recorded before is written on return, or could not be."""
