@@ -25,8 +25,22 @@ SHELLS = {
     "bash": """\
 # geminga completion for bash:  source <(geminga completion bash)
 _geminga() {
-    local IFS=$'\\n'
-    COMPREPLY=($(geminga complete "$COMP_CWORD" "${COMP_WORDS[@]}" 2>/dev/null | cut -f1))
+    # Bash takes persistent://a/b/c for three words: the colon is one of COMP_WORDBREAKS.
+    local IFS=$'\\n' words=() at=-1 end=-1 i word
+    for ((i = 0; i < ${#COMP_WORDS[@]}; i++)); do
+        word=${COMP_WORDS[i]}
+        if ((end >= 0)) && [[ $word == :* || ( -n $word && ${words[end]} == *: ) ]]; then
+            words[end]+=$word
+        else
+            words[++end]=$word
+        fi
+        ((i == COMP_CWORD)) && at=$end
+    done
+    word=${words[at]}
+    COMPREPLY=($(geminga complete "$at" "${words[@]}" 2>/dev/null | cut -f1))
+    # What stands before the last colon is there already.
+    [[ $word == *:* && $COMP_WORDBREAKS == *:* ]] && COMPREPLY=("${COMPREPLY[@]#"${word%"${word##*:}"}"}")
+    return 0
 }
 complete -o default -F _geminga geminga""",
     "zsh": """\
@@ -159,7 +173,7 @@ def _words_of(parser: argparse.ArgumentParser, rest: Sequence[str], current: str
     wanted = positionals[len(given)]
     if wanted.choices is not None:
         return [(str(value), "") for value in wanted.choices]
-    return _names_like(wanted.metavar or wanted.dest)
+    return _names_like(wanted.metavar or wanted.dest, current)
 
 
 def _values_of(action: argparse.Action, rest: Sequence[str], flags: dict[str, argparse.Action]) -> Found:
@@ -184,19 +198,35 @@ def _positionals(rest: Sequence[str], flags: dict[str, argparse.Action]) -> Iter
             yield word
 
 
-def _names_like(what: object) -> Found:
+def _names_like(what: object, current: str) -> Found:
     named = str(what).lower()
     if named == "topic":
-        return _asked("/admin/v2/persistent/public/default", _topic_names)
+        return _topics_like(current)
     if named == "tenant/namespace":
         return _asked("/admin/v2/namespaces/public", lambda names: names)
     return ()
 
 
-def _topic_names(names: Iterable[str]) -> Iterable[str]:
+def _topics_like(current: str) -> Found:
+    """Topics of the namespace that the word names, else of public/default; in full if it has a domain."""
+    from geminga.cli.admin.admin_http import namespace_path
     from geminga.cli.figures.rows import short_name, whole_name
+    from geminga.errors import InvalidName
 
-    return dict.fromkeys(short_name(whole_name(name)) for name in names)
+    domain, _, rest = current.rpartition("://")
+    names_namespace = rest.count("/") == 2
+    namespace = rest.rpartition("/")[0] if names_namespace else "public/default"
+
+    def shown(topic: str) -> str:
+        if domain:
+            return topic
+        return topic.removeprefix("persistent://") if names_namespace else short_name(topic)
+
+    try:
+        path = namespace_path(namespace).replace("/namespaces/", "/persistent/", 1)
+    except InvalidName:
+        return ()
+    return _asked(path, lambda names: dict.fromkeys(shown(whole_name(name)) for name in names))
 
 
 def _subscriptions_of(topic: str) -> Found:

@@ -135,7 +135,7 @@ def _main(arguments: Sequence[str] | None) -> int:
     if not given or given[0] in ("-h", "--help", "help"):
         print(usage())
         return EXIT_OK if given else EXIT_USAGE
-    if given[0] in ("-V", "--version"):
+    if given[0] in ("-V", "--version", "version"):
         from geminga import __version__
 
         print(f"geminga {__version__}")
@@ -157,11 +157,11 @@ def _main(arguments: Sequence[str] | None) -> int:
 
 
 def _with_flags_behind(given: list[str]) -> list[str]:
-    """`--admin-url URL topics list` as `topics list --admin-url=URL`: pulsar-admin's order works as well."""
+    """`--url URL topics list` as `topics list --admin-url=URL`: pulsar-admin's order works as well."""
     from geminga.cli.arguments.global_flags import MissingValue, behind_verb, split_off
 
     try:
-        flags, command = split_off(given)
+        flags, command = split_off(given, takes_url=True)
     except MissingValue:
         return given
     has_verbs = MODULES.get(command[0], "").startswith(HAS_VERBS) if command else False

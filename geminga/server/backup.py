@@ -99,15 +99,15 @@ class Backup:
             await self._disk.run(self._disk.make_directory, unfinished)
             try:
                 copied = await self._copy(unfinished)
-                await self._disk.run(self._finish, unfinished, target, copied.lists)
+                sizes = await self._disk.run(self._finish, unfinished, target, copied.lists)
             except BaseException:
                 with trio.CancelScope(shield=True):
                     await self._disk.run(self._disk.remove_tree, unfinished)
                 raise
             return BackupReport(
                 directory=target,
-                files=len(copied.files),
-                bytes=sum(cut.length for cut in copied.files),
+                files=len(sizes),
+                bytes=sum(sizes),
                 seconds=round(trio.current_time() - started_s, 3),
                 settings=copied.settings,
             )
@@ -269,14 +269,21 @@ class Backup:
         finally:
             await self._disk.run(values.close)
 
-    def _finish(self, unfinished: str, target: str, moved: DirectoryLists) -> None:
+    def _finish(self, unfinished: str, target: str, moved: DirectoryLists) -> list[int]:
+        """The sizes of all files of the copy, whose directory has its name on return."""
         disk = self._disk
+        sizes = [
+            disk.size_of(os.path.join(folder, name))
+            for folder, _, names in os.walk(unfinished)
+            for name in names
+        ]
         directories = [journal_directory(absolute(unfinished, name)) for name in moved.journals]
         directories += [entry_log_directory(absolute(unfinished, name)) for name in moved.ledgers]
         for path in (*directories, *(absolute(unfinished, name) for name in moved.all()), unfinished):
             disk.sync_directory(path)
         disk.rename(unfinished, target)
         disk.sync_directory(os.path.dirname(target))
+        return sizes
 
 
 class _Copied(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -70,3 +71,41 @@ COMP_WORDS=(geminga topics unsub); COMP_CWORD=2; _geminga; echo "${{COMPREPLY[@]
 """
     done = subprocess.run([bash, "-c", script], capture_output=True, text=True, timeout=60)
     assert done.stdout == "unsubscribe\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "at", "completed"),
+    [
+        (("geminga", "consume", "persistent", ":", "//public/default/{}"), 4, "//public/default/{}"),
+        (("geminga", "consume", "persistent", ":", "//public/default/{}", "-t", "key"), 6, "key_shared"),
+        (("geminga", "consume", "public/default/{}"), 2, "public/default/{}"),
+        (("geminga", "topics", "stats", "persistent://public/default/{}"), 3, "//public/default/{}"),
+    ],
+)
+def test_bash_completes_behind_a_colon(
+    given: tuple[str, ...],
+    at: int,
+    completed: str,
+    tmp_path: Path,
+    broker_url: str,
+    web_url: str,
+    topic: str,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Bash gives the function `persistent`, `:` and the rest as three words, and replaces the last one."""
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("no bash here")
+    main(["produce", topic, "-m", "x", "--url", broker_url])
+    assert main(["completion", "bash"]) == 0
+    program = tmp_path / "geminga"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m geminga "$@"\n')
+    program.chmod(0o755)
+    words = " ".join(f"'{word.replace('{}', topic[:-2])}'" for word in given)
+    script = f"""PATH={tmp_path}:$PATH
+{capfd.readouterr().out.partition(chr(10))[2]}
+COMP_WORDS=({words}); COMP_CWORD={at}; _geminga; printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+    environment = {**os.environ, "GEMINGA_WEB_URL": web_url}
+    done = subprocess.run([bash, "-c", script], capture_output=True, text=True, timeout=60, env=environment)
+    assert completed.replace("{}", topic) in done.stdout.splitlines(), (done.stdout, done.stderr)

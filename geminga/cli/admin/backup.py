@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from geminga.cli.arguments.options import add_web_url
+from geminga.cli.arguments.options import add_web_url, counted
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
 
 SECONDS_MAX = 24 * 3600
@@ -32,8 +32,9 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
     except RequestFailed as error:
         print(f"geminga backup: {error}", file=sys.stderr)
         return EXIT_FAILED
+    size_mib = made["bytes"] / MIB
     print(
-        f"{made['directory']}: {made['files']} files, {made['bytes'] / MIB:.1f} MiB, {made['seconds']:.1f} s"
+        f"{made['directory']}: {counted(made['files'], 'file')}, {size_mib:.1f} MiB, {made['seconds']:.1f} s"
     )
     start = ["geminga standalone --data-dir", made["directory"]]
     start += [f"--set {key}={value}" for key, value in made["settings"].items()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -53,7 +54,12 @@ def _parser(kind: type[Parser]) -> Parser:
         metavar="F",
         help="so many times the bounds of lateness, for a machine that does other work too",
     )
-    made.add_argument("--out", type=Path, metavar="FILE", help="the report (default: chaos-SCENARIO.html)")
+    made.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="the report (default: a file of its own in the directory for temporary files)",
+    )
     made.add_argument("--json", action="store_true", help="print what was found as JSON")
     made.add_argument("--quiet", action="store_true", help="no progress")
     made.add_argument(
@@ -67,6 +73,13 @@ def _parser(kind: type[Parser]) -> Parser:
     show = action("show", "print a scenario, to be copied and changed")
     show.add_argument("scenario", metavar="SCENARIO")
     return parser
+
+
+def _new_file(scenario: str) -> Path:
+    """A new file outside of the working directory, which may be a checkout."""
+    descriptor, name = tempfile.mkstemp(".html", f"chaos-{scenario}-")
+    os.close(descriptor)
+    return Path(name)
 
 
 def _run(flags: Any) -> int:
@@ -83,10 +96,10 @@ def _run(flags: Any) -> int:
     if not all(0 < factor <= FACTOR_MAX for factor in (flags.scale, flags.pace, flags.slack)):
         raise InvalidScenario(f"--scale, --pace, --slack: expected a number above 0, at most {FACTOR_MAX}")
     wanted = scenario(flags.scenario).scaled(flags.scale, flags.seed, flags.pace).with_slack(flags.slack)
-    out = flags.out or Path(f"chaos-{wanted.name}.html")
     # Before the run, which may take minutes.
-    if not os.access(out.parent, os.W_OK):
-        raise InvalidScenario(f"{out.parent} cannot be written to: name another file with --out")
+    directory = flags.out.parent if flags.out else Path(tempfile.gettempdir())
+    if not os.access(directory, os.W_OK):
+        raise InvalidScenario(f"{directory} cannot be written to: name another file with --out")
 
     def carried_out(target: Target) -> History:
         say: Callable[[str], None] = (lambda _: None) if flags.quiet else _say
@@ -105,6 +118,7 @@ def _run(flags: Any) -> int:
     report = Report(
         wanted, history, check(history, wanted.expect), _replay(flags, wanted.seed), flags.against or ""
     )
+    out = flags.out or _new_file(wanted.name)
     out.write_text(html_report(report), encoding="utf-8")
     if flags.json:
         import json
@@ -112,7 +126,8 @@ def _run(flags: Any) -> int:
         import msgspec
 
         found = msgspec.to_builtins(report.findings)
-        print(json.dumps({"verdict": report.verdict, "failures": report.failures, **found}))
+        told = {"verdict": report.verdict, "failures": report.failures, "report": str(out.absolute())}
+        print(json.dumps(told | found))
     else:
         print(text_report(report), end="")
         print(f"  Report with a picture: {out}")

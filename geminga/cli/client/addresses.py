@@ -46,15 +46,15 @@ def service_url(url: str) -> str:
 
 def web_url(url: str) -> str:
     """The `http://` address of the broker at `url`, which may be either. Raises `ClientError`."""
-    if is_web(url):
-        return url.rstrip("/")
     try:
         parts = urlsplit(url if "://" in url else f"pulsar://{url}")
-        host, port = parts.hostname, parts.port or SERVICE_PORT
+        scheme, host, port = parts.scheme, parts.hostname, parts.port or SERVICE_PORT
     except ValueError:
-        host, port = None, 0
-    if parts.scheme != "pulsar" or not host:
+        scheme, host, port = "", None, 0
+    if not host or scheme not in ("pulsar", "http", "https"):
         raise ClientError(f"{url}: not an address; expected http://HOST:PORT or pulsar://HOST:PORT")
+    if scheme != "pulsar":
+        return url.rstrip("/")
     shown = f"[{host}]" if ":" in host else host
     candidates = list(sibling_ports(port)) if host in _LOCAL else []
     for web_port in dict.fromkeys([*candidates, WEB_PORT]):

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from geminga.cli.arguments.options import add_web_url
+from geminga.cli.arguments.options import add_web_url, counted
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
 from geminga.errors import StorageError
 
@@ -27,10 +27,8 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
         admin = Admin(flags.url, seconds_max=SECONDS_MAX)
         if flags.verb == "save":
             saved = admin.call("POST", f"{PATH}/save", {"directory": os.path.abspath(flags.directory)})
-            size_mib = saved["bytes"] / MIB
-            print(
-                f"{saved['directory']}: {saved['files']} files, {size_mib:.1f} MiB, {saved['seconds']:.2f} s"
-            )
+            files, size_mib = counted(saved["files"], "file"), saved["bytes"] / MIB
+            print(f"{saved['directory']}: {files}, {size_mib:.1f} MiB, {saved['seconds']:.2f} s")
             return EXIT_OK
         body = {"directory": os.path.abspath(flags.directory)} if flags.verb == "restore" else None
         # The broker redirects to the report, which it answers when it serves again.
@@ -81,8 +79,8 @@ def _seed(flags: argparse.Namespace) -> int:
     except (SeedError, ClientError, StorageError) as error:
         print(f"geminga snapshot: {error}", file=sys.stderr)
         return EXIT_FAILED
-    topics, messages = len(seed.topics), seed.messages
-    print(f"{flags.file}: {len(seed.namespaces)} namespaces, {topics} topics, {messages} messages")
+    made = ((len(seed.namespaces), "namespace"), (len(seed.topics), "topic"), (seed.messages, "message"))
+    print(f"{flags.file}: {', '.join(counted(number, what) for number, what in made)}")
     return EXIT_OK
 
 

@@ -42,17 +42,22 @@ SLACK = ("--slack", "30")
 
 
 def run(directory: Path, *arguments: str, code: int = 0) -> Any:
-    """What a run found."""
+    """What a run found. Nothing is left in the working directory, which may be a checkout."""
+    temporary = directory / "temporary"
+    temporary.mkdir(exist_ok=True)
     done = subprocess.run(
         [sys.executable, "-m", "geminga", "chaos", "run", *arguments, "--json", "--quiet"],
         capture_output=True,
         text=True,
         cwd=directory,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)},
         check=False,
     )
     assert done.returncode == code, (done.stdout, done.stderr)
-    return json.loads(done.stdout)
+    assert list(directory.glob("*.html")) == []
+    found = json.loads(done.stdout)
+    assert Path(found["report"]).parent == temporary
+    return found
 
 
 class Shipped(NamedTuple):
@@ -81,7 +86,7 @@ def test_a_shipped_scenario_passes(shipped: Shipped, name: str) -> None:
     assert found["verdict"] == "passed"
     assert found["confirmed"] == found["sent"] > 20
     assert found["deliveries"] >= found["sent"]
-    page = (shipped.directory / f"chaos-{name}.html").read_text()
+    page = Path(found["report"]).read_text()
     assert "<svg" in page
     assert f"geminga chaos run {name} --seed " in page
 
@@ -137,7 +142,7 @@ def test_against_a_broker_that_runs_already(tmp_path: Path) -> None:
         )
         assert found["verdict"] == "passed"
         assert broker.is_running()
-        page = (tmp_path / "chaos-restarts.html").read_text()
+        page = Path(found["report"]).read_text()
         assert page.count("left out, this broker does not have it") == 3 + 3
 
 

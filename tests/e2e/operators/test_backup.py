@@ -28,6 +28,9 @@ def test_a_copy_serves_all_that_had_a_receipt(tmp_path: Path, lists: bool) -> No
             before = len(load.receipted)
             made = backup(broker, tmp_path / f"copy-{number}")
             assert made.returncode == 0, made.stderr
+            files = [file for file in (tmp_path / f"copy-{number}").rglob("*") if file.is_file()]
+            size_mib = sum(file.stat().st_size for file in files) / (1 << 20)
+            assert f"copy-{number}: {len(files)} files, {size_mib:.1f} MiB" in made.stdout
             copies.append((before, made.stdout.partition("with: ")[2].split()))
         load.ended.set()
         load.join(60)

@@ -35,6 +35,10 @@ def run_group(group: str, verbs: Mapping[str, Verb], kind: type[Parser], argumen
     flags = parser.parse_strictly(arguments[1:])
     try:
         admin = Admin(flags.admin_url, seconds_max=flags.request_timeout)
+    except RequestFailed as error:
+        print(kind.failure(f"{program} {arguments[0]}", error), file=sys.stderr)
+        return EXIT_FAILED
+    try:
         answer = _ask(admin, arguments[0], verbs, flags, whole=kind is Parser)
     except (RequestFailed, InvalidName) as error:
         print(kind.failure(f"{program} {arguments[0]}", error), end="", file=sys.stderr)
