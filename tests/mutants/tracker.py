@@ -66,7 +66,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "index-override-kept-after-delivery",
         INDEX,
-        "                del self.overrides[code]",
+        "                del self.overrides[rows.codes.item(row)]",
         "                pass",
         (BOUNDS + "test_a_changed_time_is_forgotten_when_its_message_no_longer_waits",),
         "that a changed due time is forgotten once the message is delivered",
