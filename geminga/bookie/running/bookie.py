@@ -429,10 +429,12 @@ class Bookie:
 
     async def keep_files(self) -> None:
         """Confirmed entries are missing, perhaps with files that are put back later: delete and overwrite no
-        file that is there until an operator releases them. Durable on return.
+        file that is there until an operator releases them. Durable on return. Does nothing after an orderly
+        stop: the start before has seen the loss, and files may have been released since.
         """
-        for directory in self.directories:
-            await directory.storage.keep(self._skipped_journals)
+        if self._skipped_journals:
+            for directory in self.directories:
+                await directory.storage.keep(self._skipped_journals)
 
     async def abandon(self, error: StorageError) -> None:
         """Files or directories of the broker are gone: confirm nothing from now on. Returns when `run` has

@@ -5,6 +5,8 @@ an operator's changes outlive the process that answered.
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pulsar
@@ -60,6 +62,14 @@ def test_losses_are_told_of_a_broker_that_serves_the_rest(tmp_path: Path) -> Non
             assert [event["counts"] for event in events][-1] == {"entries": 4}
             page = page_of(scrape(broker.endpoints.web_url)).samples
             assert list(page["geminga_bookie_confirmed_entries_missing"].values()) == [4]
+    release = [sys.executable, "-m", "geminga", "bookie", "release", "--data-dir", str(tmp_path / "data")]
+    subprocess.run(release, capture_output=True, check=True)
+    with broker:
+        losses = Admin(broker.endpoints.web_url).get(OWN).json()["losses"]
+        assert [text.partition(":")[0] for text in losses] == [
+            "entry logs that are not there",
+            "entries that topics have confirmed and no file has",
+        ]
 
 
 def test_a_full_disk_is_unhealthy(tmp_path: Path) -> None:
