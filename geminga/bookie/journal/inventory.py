@@ -72,6 +72,10 @@ class JournalInventory:
             return True
         later = any(found.begun for journal_id, found in self.found.items() if journal_id > mark.journal_id)
         own = self.found.get(mark.journal_id)
+        # A mark of an orderly stop. Crashes of the next starts may leave its journal without a header, and a
+        # later one with one; the first start that is completed sets a new mark and removes both.
+        if own is not None and not mark.offset:
+            return False
         # If a later one follows it, it was begun: then it is damaged, and `damages` says so.
         return later and (own is None or not (own.begun or self._is_followed(mark.journal_id)))
 
