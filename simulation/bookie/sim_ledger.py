@@ -6,6 +6,7 @@ import trio
 
 from geminga.bookie.running.ledger_writer import LedgerWriter
 from geminga.errors import StorageError
+from geminga.storage.disk_errors import DiskFull
 
 
 class Broken(AssertionError):
@@ -32,14 +33,20 @@ class SimLedger:
 
     def on_durable(self, last_entry_id: int) -> None:
         promise(self.durable < last_entry_id < len(self.bodies), f"ledger {self.ledger_id}: reported wrong")
-        promise(self.failure is None, f"ledger {self.ledger_id}: durable after a failure")
+        promise(self._is_alive(), f"ledger {self.ledger_id}: durable after a failure")
         self.durable = last_entry_id
         self._wake()
 
     def on_failed(self, error: StorageError) -> None:
-        promise(self.failure is None, f"ledger {self.ledger_id}: two failures")
+        promise(self._is_alive(), f"ledger {self.ledger_id}: two failures")
         self.failure = error
+        if isinstance(error, DiskFull):
+            # What was pending is in no file, and the next entry gets its id.
+            del self.bodies[self.durable + 1 :]
         self._wake()
+
+    def _is_alive(self) -> bool:
+        return self.failure is None or isinstance(self.failure, DiskFull)
 
     def body(self, size: int) -> bytes:
         """Different for each entry."""
