@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from geminga.bookie.journal.journal_format import FileHeader, align, encode_file_header, encode_group
@@ -76,6 +76,7 @@ class JournalFiles:
         self._free = list(free)
         self._old: list[int] = []
         self._kept = False
+        self._may_overwrite: Callable[[], bool] = lambda: True
         self._file: File
         self._named: _NamedFile
         self._header: FileHeader
@@ -165,6 +166,12 @@ class JournalFiles:
         with self._lock:
             self._kept = kept
 
+    def overwrite_if(self, may_overwrite: Callable[[], bool]) -> None:
+        """Ask this before each time that a file is overwritten or deleted; it is called on any thread. After
+        False the files stay, and the journal makes new ones.
+        """
+        self._may_overwrite = may_overwrite
+
     def gone(self) -> list[str]:
         """The paths of files that something else has removed, moved or replaced, kept ones included. Call on
         any thread. Raises StorageError if the directory cannot be listed.
@@ -225,8 +232,9 @@ class JournalFiles:
         header = FileHeader(
             journal_id, secrets.randbits(64), self._settings.journal_alignment_bytes, *previous
         )
+        may_overwrite = bool(self._free) and self._may_overwrite()
         with self._lock:
-            recycled = self._free.pop(0) if self._free and not self._kept else None
+            recycled = self._free.pop(0) if may_overwrite and self._free and not self._kept else None
         try:
             file = self._make_file(path, recycled, header)
         except DiskFull:
@@ -273,9 +281,12 @@ class JournalFiles:
         return file
 
     def _trim_free(self) -> None:
+        free_max = self._settings.journal_free_files_max
+        if len(self._free) <= free_max or not self._may_overwrite():
+            return
         while True:
             with self._lock:
-                if self._kept or len(self._free) <= self._settings.journal_free_files_max:
+                if self._kept or len(self._free) <= free_max:
                     return
                 # The oldest first: a start that finds a journal expects to find all later ones too.
                 path = self._free.pop(0)

@@ -133,6 +133,11 @@ class JournalSet:
         for journal in self._journals:
             journal.files.keep(kept)
 
+    def overwrite_if(self, may_overwrite: Callable[[], bool]) -> None:
+        """See `JournalFiles.overwrite_if`; for all journals."""
+        for journal in self._journals:
+            journal.files.overwrite_if(may_overwrite)
+
     def gone_files(self) -> list[str]:
         """See `JournalFiles.gone`; of all journals. Blocking."""
         return [path for journal in self._journals for path in journal.files.gone()]

@@ -36,6 +36,9 @@ class BookieFiles:
         self._directories = directories
         paths = (*journals.paths, *(directory.storage.log_directory for directory in directories))
         self._identities = {path: disk.identity(path) for path in paths}
+        # A closed log that something else removes is lost unless a journal has its entries. The next look for
+        # removed files is up to two seconds away, and a fast publisher fills all spare journals in that time.
+        journals.overwrite_if(self._are_logs_in_place)
 
     @contextlib.asynccontextmanager
     async def keeping(self) -> AsyncIterator[None]:
@@ -111,6 +114,13 @@ class BookieFiles:
                 "still have, and says what is missing",
                 _named(lost),
             )
+
+    def _are_logs_in_place(self) -> bool:
+        """Blocking; call on any thread."""
+        try:
+            return not any(directory.storage.gone_files() for directory in self._directories)
+        except StorageError:
+            return False
 
     def _gone_in_place(self) -> list[str]:
         try:

@@ -258,3 +258,22 @@ async def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.Mon
             await bookie.abandon(StorageError("removed"))
     assert len(refused) == 6
     await check(tmp_path, before)
+
+
+async def test_spare_journals_stay_from_the_moment_a_closed_log_is_removed(tmp_path: Path) -> None:
+    """They are the only other place of its entries, and nobody has looked for removed files yet."""
+    with pytest.RaisesGroup(StorageError):
+        async with running(tmp_path) as bookie:
+            entries = Entries(bookie)
+            await entries.add(1, 50)
+            await bookie.flush()
+            await bookie.directories[0].storage.finish_log()
+            await entries.add(2, 50)
+            await entries.add(2, 1)  # in the next journal
+            await bookie.flush()
+            files(tmp_path, "entry-logs")[0].unlink()
+            for ledger_id in (3, 4, 5):  # at least two journals more than are kept
+                await entries.add(ledger_id, 100)
+                await bookie.flush()
+            await bookie.abandon(StorageError("removed"))
+    await check(tmp_path, entries.durable)
