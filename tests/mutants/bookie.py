@@ -62,6 +62,25 @@ MUTANTS: tuple[Mutant, ...] = (
         "a consumer would stop at entries that no message of the start has named",
     ),
     Mutant(
+        "old-journals-are-overwritten-while-a-log-is-missing",
+        "geminga/bookie/journal/files.py",
+        "may_overwrite = bool(self._free) and self._may_overwrite()",
+        "may_overwrite = bool(self._free)",
+        (
+            "tests/bookie/running/test_removed_files.py::"
+            "test_spare_journals_stay_from_the_moment_a_closed_log_is_removed",
+        ),
+        "the only other place of a removed log's entries would be gone before anybody looks",
+    ),
+    Mutant(
+        "a-missing-journal-s-name-is-given-again",
+        RECOVERY,
+        "SKIPPED_IDS = 20",
+        "SKIPPED_IDS = 0",
+        ("tests/e2e/files/test_journal_put_back.py",),
+        "a journal that is put back after a crash would overwrite another one, or not be read",
+    ),
+    Mutant(
         "the-queue-counts-bodies-without-their-prefix",
         JOURNAL,
         "self.queued_bytes += len(body) + RECORD_PREFIX_BYTES",
