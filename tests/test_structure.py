@@ -18,7 +18,7 @@ from tests.test_imports import MODULE_NAMES, MODULES, PACKAGES, imported, module
 
 LINES_MAX = 800
 """Of a module; generated ones are not in `MODULES`. A lower bound cut apart what is one thing to a reader."""
-PUBLIC_METHODS_MAX = 30
+PUBLIC_METHODS_MAX = 35
 CALLBACKS_MAX = 4
 """Parameters of one constructor that are to be called."""
 

@@ -267,5 +267,5 @@ class Config(Struct, frozen=True, kw_only=True, rename="camel"):
     expose_producer_level_metrics_in_prometheus: bool = False
     expose_managed_ledger_metrics_in_prometheus: bool = True
     expose_managed_cursor_metrics_in_prometheus: bool = False
-    geminga_metrics_series_max: Count = 2_000_000  # of topics and below on one page
+    geminga_metrics_series_max: Count = 1_000_000  # of topics and below on one page
     split_topic_and_partition_label_in_prometheus: bool = False

@@ -29,6 +29,7 @@ class ChainRecord:
         "_storage",
         "_version",
         "created_ms",
+        "holds_delayed",
         "properties",
         "terminated",
     )
@@ -43,6 +44,7 @@ class ChainRecord:
         self.properties: Mapping[str, str] = record.properties
         self.terminated: tuple[int, int] | None = record.terminated
         self.created_ms = record.created_ms
+        self.holds_delayed = record.holds_delayed
 
     def ledgers(self) -> list[LedgerInfo]:
         """The chain as it is written; the counts of an open ledger are not stored."""
@@ -65,6 +67,7 @@ class ChainRecord:
         dropped: int = 0,
         terminated: tuple[int, int] | None = None,
         properties: Mapping[str, str] | None = None,
+        holds_delayed: bool | None = None,
     ) -> None:
         """Write the chain, as it is but for what the arguments change; durable on return.
 
@@ -81,11 +84,13 @@ class ChainRecord:
             puts.append(self._storage.ledger_record(new_ledger_id, "data"))
         new_terminated = self.terminated if terminated is None else (terminated[0], terminated[1])
         new_properties = self.properties if properties is None else dict(properties)
+        new_holds_delayed = self.holds_delayed if holds_delayed is None else holds_delayed
         record = ManagedLedgerRecord(
             ledgers=ledgers,
             terminated=new_terminated,
             properties=dict(new_properties),
             created_ms=self.created_ms,
+            holds_delayed=new_holds_delayed,
         )
         value = records.encode(record)
         # Checked before writing only where a client has chosen the size. The chain's own growth is bounded by
@@ -100,6 +105,7 @@ class ChainRecord:
             self._version = (await self._storage.metadata.transact(puts, is_urgent=is_urgent))[-1]
         self.terminated = new_terminated
         self.properties = new_properties
+        self.holds_delayed = new_holds_delayed
 
     async def delete(self) -> list[int]:
         """Remove the record and those of all cursors that there are now, all at once; again it does nothing.

@@ -357,6 +357,14 @@ class Lifecycle:
             if properties != record.properties:
                 await record.save(properties=properties)
 
+    async def note_delayed(self, holds: bool) -> None:
+        """Note in the record whether subscriptions hold messages back; durable on return. Errors as
+        `set_properties`.
+        """
+        async with self._recording() as record:
+            if record.holds_delayed is not holds:
+                await record.save(holds_delayed=holds)
+
     @asynccontextmanager
     async def _recording(self) -> AsyncIterator[ChainRecord]:
         async with self._changing:

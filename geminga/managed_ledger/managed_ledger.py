@@ -71,6 +71,7 @@ class ManagedLedger:
         self.delete = life.delete
         self.set_properties = life.set_properties
         self.swap_properties = life.swap_properties
+        self.note_delayed = life.note_delayed
         self.storage = storage
         # A view: cursors are added and removed under the set's lock, with their records.
         self.cursors: Mapping[str, Cursor] = MappingProxyType(life.cursors.by_name)
@@ -255,6 +256,11 @@ class ManagedLedger:
     def internal_properties(self) -> Mapping[str, str]:
         """Those of the delayed index, in `cursor/bucket_properties.py`."""
         return only_internal(self._record.properties)
+
+    @property
+    def holds_delayed(self) -> bool:
+        """What `note_delayed` noted last."""
+        return self._record.holds_delayed
 
     @property
     def ledgers(self) -> Sequence[LedgerInfo]:

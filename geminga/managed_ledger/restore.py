@@ -128,6 +128,7 @@ def merged(
         terminated=record.terminated,
         properties=record.properties,
         created_ms=record.created_ms or now_ms,
+        holds_delayed=record.holds_delayed,
     )
     return Merged(changed, dropped, missing)
 
@@ -182,6 +183,7 @@ class Restorer:
             terminated=result.record.terminated,
             properties=properties,
             created_ms=result.record.created_ms,
+            holds_delayed=result.record.holds_delayed,
         )
         puts = self._cursors_without(path, gone)
         if held is None or changed != record:

@@ -137,6 +137,10 @@ class ManagedLedgerRecord(Record, frozen=True, tag="managed-ledger"):
     terminated: tuple[int, int] | None = None
     properties: dict[str, str] = {}
     created_ms: int = 0
+    holds_delayed: bool = False
+    """Set when a subscription first holds a message back, and removed by a start that finds none. A start
+    loads such topics to learn what is delayed; it is a hint, and nothing is lost without it.
+    """
 
 
 class CursorRecord(Record, frozen=True, tag="cursor"):

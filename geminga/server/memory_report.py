@@ -51,6 +51,10 @@ class MemoryMeter:
         self._start_buffer_bytes = self._buffer_bytes()
         self._start_bytes = self._used(resident_bytes())["process"]
 
+    def has_room(self) -> bool:
+        """Whether half of the budget is free: work that no client waits for takes memory only then."""
+        return resident_bytes() < sum(self._parts) // 2
+
     def _buffer_bytes(self) -> int:
         """RocksDB's memory for all databases, without the cache that they share, which each of
         them counts.

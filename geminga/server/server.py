@@ -295,7 +295,7 @@ async def _serve(
                 # closed for it. Before, no connection could give one back, and an error says so at once.
                 disk.descriptors.begin(doors.make_room_soon())
                 reserve.begin()
-                await _listen(config, rooms, topics, process, doors, handover, memory.started, ready)
+                await _listen(config, rooms, topics, process, doors, handover, memory, ready)
             if handover.is_last:
                 doors.close()
             # The service has ended here: no client is left, so nothing is published while topics close.
@@ -430,7 +430,7 @@ async def _listen(
     process: Process,
     doors: Doors,
     handover: Handover,
-    started: Callable[[], None],
+    memory: MemoryMeter,
     ready: Callable[[Addresses], None],
 ) -> None:
     from geminga.admin.api.late import LateRouter
@@ -465,6 +465,9 @@ async def _listen(
         service.start_soon(doors.accept, service, binary, web, handover.accepting)
         service.start_soon(handover.end_when_wanted)
         # Ready means that a client can publish now: recovery is over, and both ports answer.
-        started()
+        memory.started()
         rooms.record("started")
         ready(Addresses(binary_port, web_port))
+        # Only now: a start must not become longer with the number of topics.
+        service.start_soon(topics.unloaded.run)
+        service.start_soon(topics.load_delayed, memory.has_room)

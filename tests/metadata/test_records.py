@@ -76,7 +76,7 @@ EXAMPLES: list[tuple[Record, bytes]] = [
         b'{"record":"managed-ledger","ledgers":['
         b'{"ledger_id":5,"entries":10,"size_bytes":100,"closed_ms":8},'
         b'{"ledger_id":9,"entries":0,"size_bytes":0,"closed_ms":0}],'
-        b'"terminated":[9,3],"properties":{"a":"b"},"created_ms":7,"format":1}',
+        b'"terminated":[9,3],"properties":{"a":"b"},"created_ms":7,"holds_delayed":false,"format":1}',
     ),
     (
         CursorRecord(mark_delete=(5, -1), cursor_ledger_id=6, properties={"p": 2**62}, created_ms=7),

@@ -27,6 +27,8 @@ from geminga.admin.metrics.families import (
     SUBSCRIPTION_FAMILIES,
     SUMMED_OVER_BROKER,
     TOPIC_FAMILIES,
+    UNLOADED_SUBSCRIPTION_FAMILIES,
+    UNLOADED_TOPIC_FAMILIES,
     Family,
 )
 from geminga.admin.metrics.figures import Figure, one
@@ -39,7 +41,7 @@ LINES_MAX: Final = 2000
 """Lines of a page that are written between two yields: half a millisecond."""
 ROWS_MAX: Final = 20
 """Subscriptions and clients whose figures are collected between two yields."""
-SERIES_MAX: Final = 2_000_000
+SERIES_MAX: Final = 1_000_000
 """Of topics, and all below these."""
 _BROKER_FAMILIES: Final = [family for family in TOPIC_FAMILIES if family.name in SUMMED_OVER_BROKER]
 _OF_SUBSCRIPTIONS: Final = "of_subscriptions."
@@ -92,7 +94,7 @@ def exposition(
         else:
             for _ in columns.take(topic):
                 yield ""
-    drawn = [*broker_figures(broker, cluster, host, columns.topics), *columns.figures(), *figures]
+    drawn = [*broker_figures(broker, cluster, host, columns.topics), *columns.figures(broker), *figures]
     yield "".join(piece for figure in drawn for piece in _figure(figure, text))
     yield from columns.pages()
     yield text.end
@@ -174,13 +176,17 @@ class Columns:
         """Where these are summed up."""
         self._rows = _Rows(TOPIC_FAMILIES) if levels.topics else _Sums(TOPIC_FAMILIES)
         self._subscriptions = _Rows(SUBSCRIPTION_FAMILIES)
+        # An unloaded topic has few figures. All families of it would be zeros for the most part, and the
+        # page of a restarted broker would be twenty times as long.
+        self._unloaded = _Rows(UNLOADED_TOPIC_FAMILIES)
+        self._unloaded_subscriptions = _Rows(UNLOADED_SUBSCRIPTION_FAMILIES)
         self._producers = _Rows(PRODUCER_FAMILIES)
         self._consumers = _Rows(CONSUMER_FAMILIES)
         self._cursors = _Rows(CURSOR_FAMILIES)
-        self._evicted: list[tuple[int, str, float]] = []
-        """Rows of topics that lost something to a quota, by its kind."""
-        self._kept: list[tuple[int, str, float]] = []
-        """Rows of topics that keep all messages for compaction, by what asked for it."""
+        self._evicted: list[tuple[str, str, float]] = []
+        """Labels of topics that lost something to a quota, by its kind."""
+        self._kept: list[tuple[str, str, float]] = []
+        """Labels of topics that keep all messages for compaction, by what asked for it."""
         self._delayed: dict[tuple[str, str], tuple[array[int], array[float]]] = {}
         """By family and further labels: rows, and the figure of each."""
         self._delayed_rows: dict[tuple[str, str, int], int] = {}
@@ -190,8 +196,8 @@ class Columns:
         """Yields after some of its subscriptions and clients."""
         name = TopicName.parse(topic.name)
         namespace = str(name.namespace)
-        self.topics += 1
-        self._namespaces[namespace] = self._namespaces.get(namespace, 0) + 1
+        self.topics += topic.is_loaded
+        self._namespaces[namespace] = self._namespaces.get(namespace, 0) + topic.is_loaded
         # The sums over subscriptions are made once, and not for each family.
         totals = topic.of_subscriptions
         for place, value in enumerate(_OWN_VALUES(topic) + _SUBSCRIPTION_VALUES(totals)):
@@ -206,22 +212,29 @@ class Columns:
         if not self._levels.topics:
             self._sum_up(namespace, topic)
             return
-        series = self._series_of(topic)
+        delayed = list(delayed_metrics.samples_of_topic(topic))
+        series = self._series_of(topic) + len(delayed)
         if self._series + series > self._levels.series_max:
             self._series_left_out += series
             return
         self._series += series
         labels = self._labels(namespace, name)
+        if topic.kept_by:
+            self._kept.append((labels, topic.kept_by, float(topic.kept_bytes)))
+        if not topic.is_loaded:
+            self._unloaded.take(labels, topic, totals)
+            for subscription, statistics in topic.subscriptions.items():
+                of_subscription = f"{labels},{labels_text({'subscription': subscription})}"
+                self._unloaded_subscriptions.take(of_subscription, statistics)
+            return
         assert isinstance(self._rows, _Rows)
         self._rows.take(labels, topic, totals)
         yield from self._take_below(labels, topic)
         row = len(self._rows.labels) - 1
         for kind, count in zip(("size", "time"), topic.quota_evictions, strict=True):
             if count:
-                self._evicted.append((row, kind, float(count)))
-        if topic.kept_by:
-            self._kept.append((row, topic.kept_by, float(topic.kept_bytes)))
-        for sample in delayed_metrics.samples_of_topic(topic):
+                self._evicted.append((labels, kind, float(count)))
+        for sample in delayed:
             rows, values = self._delayed.setdefault(
                 (sample.name, labels_text(dict(sample.labels))), (array("q"), array("d"))
             )
@@ -235,9 +248,13 @@ class Columns:
                 self._cursors.take(f"{self.cluster},{of_cursor}", cursor)
 
     def _series_of(self, topic: TopicStatistics) -> int:
-        """About: what is there only sometimes is not counted."""
+        """Without those of delayed messages."""
         levels, subscriptions = self._levels, topic.subscriptions
-        series = len(TOPIC_FAMILIES) + len(subscriptions) * len(SUBSCRIPTION_FAMILIES)
+        some = sum(count > 0 for count in topic.quota_evictions) + bool(topic.kept_by)
+        if not topic.is_loaded:
+            of_subscriptions = len(subscriptions) * len(UNLOADED_SUBSCRIPTION_FAMILIES)
+            return some + len(UNLOADED_TOPIC_FAMILIES) + of_subscriptions
+        series = some + len(TOPIC_FAMILIES) + len(subscriptions) * len(SUBSCRIPTION_FAMILIES)
         if levels.consumers:
             series += sum(len(s.consumers) for s in subscriptions.values()) * len(CONSUMER_FAMILIES)
         if levels.producers:
@@ -298,10 +315,17 @@ class Columns:
             place = {"topic": str(name.partitioned_name), "partition": str(name.partition_index)}
         return f"{self._of_namespace(namespace)},{labels_text(place)}"
 
-    def figures(self) -> Iterator[Figure]:
+    def figures(self, broker: BrokerStatistics) -> Iterator[Figure]:
         """What all topics have together."""
         labels = {"cluster": self._plain_cluster}
         yield one("pulsar_broker_topics_count", "Loaded topics", self.topics, **labels)
+        text = "Topics on disk, loaded or not"
+        yield one("geminga_topics_stored", text, broker.topics_loaded + broker.topics_unloaded)
+        yield one(
+            "geminga_topics_loaded", "Topics that clients have used since the start", broker.topics_loaded
+        )
+        text = "Topics whose figures this page does not have yet, as the broker has just started"
+        yield one("geminga_topics_unread", text, broker.topics_unread)
         for place, family in enumerate(_BROKER_FAMILIES):
             name = f"pulsar_broker_{family.name.removeprefix('pulsar_')}"
             yield one(name, f"{family.help}, over all topics", self.totals[place], **labels)
@@ -337,19 +361,21 @@ class Columns:
             line("pulsar_topics_count", self._of_namespace(name), count)
             for name, count in self._namespaces.items()
         )
+        unloaded = {family.name: (labels, column) for family, labels, column in self._unloaded.columns()}
         for family, labels, column in self._rows.columns():
-            if not self.topics and family.name in SUMMED_OVER_BROKER:
+            also = unloaded.get(family.name, ([], []))
+            if not labels and not also[0] and family.name in SUMMED_OVER_BROKER:
                 # So that a dashboard sees that there is a broker, before there is a topic.
                 labels, column = [self.cluster], [0.0]
-            if labels:
+            if labels or also[0]:
                 yield self._text.head(family.name, family.help, "gauge")
                 yield from _lines(family.name, labels, column)
+                yield from _lines(family.name, *also)
         for some, label, found in ((EVICTIONS, "quota_type", self._evicted), (KEPT, "by", self._kept)):
             if found:
                 yield self._text.head(some.name, some.help, "gauge")
                 yield from _sliced(
-                    line(some.name, f'{self._rows.labels[row]},{label}="{kind}"', value)
-                    for row, kind, value in found
+                    line(some.name, f'{labels},{label}="{kind}"', value) for labels, kind, value in found
                 )
         yield from self._below_topics()
         for name, help_text, kind, series in delayed_metrics.FAMILIES:
@@ -372,13 +398,14 @@ class Columns:
 
     def _below_topics(self) -> Iterator[str]:
         also = {family.name: (labels, column) for family, labels, column in self._consumers.columns()}
+        also |= {f.name: (labels, column) for f, labels, column in self._unloaded_subscriptions.columns()}
         both = (self._subscriptions, self._producers, self._cursors)
         for family, labels, column in (each for rows in both for each in rows.columns()):
-            if labels:
+            more = also.pop(family.name, ([], []))
+            if labels or more[0]:
                 yield self._text.head(family.name, family.help, "gauge")
                 yield from _lines(family.name, labels, column)
-                if family.name in also:
-                    yield from _lines(family.name, *also.pop(family.name))
+                yield from _lines(family.name, *more)
         for family, labels, column in self._consumers.columns():
             if labels and family.name in also:
                 yield self._text.head(family.name, family.help, "gauge")

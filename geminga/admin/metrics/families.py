@@ -154,6 +154,11 @@ SUBSCRIPTION_FAMILIES = (
         "msg_backlog_no_delayed",
     ),
     Family("pulsar_subscription_delayed", "Messages that wait for their time", "msg_delayed"),
+    Family(
+        "geminga_subscription_unread",
+        "Entries that no consumer has read since the start: at most so many more may wait for their time",
+        "unread_entries",
+    ),
     Family("pulsar_subscription_in_replay", "Messages that will be sent again", "msg_in_replay"),
     Family("pulsar_subscription_msg_rate_out", "Messages delivered per second", "msg_rate_out"),
     Family("pulsar_subscription_msg_throughput_out", "Bytes delivered per second", "msg_throughput_out"),
@@ -192,6 +197,34 @@ SUBSCRIPTION_FAMILIES = (
         "Memory of the delayed-message index",
         "delayed_message_index_size_in_bytes",
     ),
+)
+
+UNLOADED_TOPIC_FAMILIES = tuple(
+    family
+    for family in TOPIC_FAMILIES
+    if family.name
+    in {
+        "pulsar_subscriptions_count",
+        "pulsar_producers_count",
+        "pulsar_consumers_count",
+        "pulsar_msg_backlog",
+        "pulsar_storage_size",
+        "pulsar_storage_logical_size",
+        "pulsar_storage_backlog_size",
+    }
+)
+"""What a page has of a topic that no client has used since the start."""
+UNLOADED_SUBSCRIPTION_FAMILIES = tuple(
+    family
+    for family in SUBSCRIPTION_FAMILIES
+    if family.name
+    in {
+        "pulsar_subscription_back_log",
+        "pulsar_subscription_back_log_no_delayed",
+        "pulsar_subscription_delayed",
+        "geminga_subscription_unread",
+        "pulsar_subscription_consumers_count",
+    }
 )
 
 PRODUCER_FAMILIES = (

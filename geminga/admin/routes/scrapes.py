@@ -64,7 +64,7 @@ class Scrapes:
             series_max=config.geminga_metrics_series_max,
         )
         yield from exposition(
-            statistics.of_loaded_topics(with_cursors=levels.cursors),
+            statistics.of_topics(with_cursors=levels.cursors),
             broker,
             figures,
             cluster=cluster,

@@ -32,9 +32,9 @@ class StatisticsView(Protocol):
         """The subscriptions with consumers: whether one of these has permits left."""
         ...
 
-    def of_loaded_topics(self, *, with_cursors: bool = False) -> Iterator[TopicStatistics | None]:
-        """Of every topic that is loaded now, each gathered when it is taken. At each None the caller must let
-        other tasks run.
+    def of_topics(self, *, with_cursors: bool = False) -> Iterator[TopicStatistics | None]:
+        """Of every topic, each gathered when it is taken: of the loaded ones in full, of the others what
+        their records say. Topics with a backlog come first. At each None the caller must let other tasks run.
         """
         ...
 

@@ -17,7 +17,7 @@ from geminga.broker.delays.settings import DelayPolicy
 from geminga.broker.delays.window import WINDOW_ENTRIES, Window
 from geminga.events.recording import Record
 from geminga.managed_ledger.chain.entry import Entry
-from geminga.position import Position
+from geminga.position import EARLIEST, Position
 
 if TYPE_CHECKING:
     from geminga.managed_ledger.cursor.cursor import Cursor
@@ -55,6 +55,11 @@ class IndexDoor(Protocol):
         """Tells an event."""
         ...
 
+    @property
+    def fed_from(self) -> Position:
+        """From here on the shared index hears by itself of what is published; LATEST: it does not."""
+        ...
+
     def has_index(self, cursor: Cursor) -> bool:
         """Whether there is an index already that `open` would look at."""
         ...
@@ -88,6 +93,7 @@ class SubscriptionDelays:
         "overrides",
         "own",
         "policy",
+        "read_until",
         "tracker",
         "wake",
     )
@@ -127,11 +133,25 @@ class SubscriptionDelays:
         """How often `clear` was called."""
         self.overrides: Mapping[int, int] = NO_OVERRIDES
         """Other due times than the entries say, by ledger id << 32 | entry id."""
+        self.read_until = EARLIEST
+        """Up to here the backlog was read when the last consumer left, or for the index alone."""
 
     # -- what it is ------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self.tracker) if self.tracker is not None else 0
+
+    def unread_entries(self) -> int:
+        """While no consumer reads: at most so many entries of the backlog may be delayed, without the index
+        knowing of them.
+        """
+        cursor, ledger = self.cursor, self._ledger
+        until = ledger.last_confirmed
+        if self.tracker is not None and self._door.fed_from < until:
+            fed_from = self._door.fed_from
+            until = Position(fed_from.ledger_id, fed_from.entry_id - 1)
+        unread = ledger.count_between(max(self.read_until, cursor.mark_delete), until)
+        return min(unread, max(cursor.backlog_entries() - len(self), 0))
 
     def memory_bytes(self) -> int:
         return self.tracker.memory_bytes() if self.tracker is not None else 0
@@ -229,6 +249,7 @@ class SubscriptionDelays:
         """
         # Ranges to be read again speak of where the cursor stood before.
         self.all_again()
+        self.read_until = EARLIEST
         self.clears += 1
         if self.tracker is not None:
             self.tracker.clear()
@@ -428,8 +449,13 @@ class SubscriptionDelays:
         if self.cursor.read_position > self._ledger.last_confirmed:
             tracker.caught_up()
 
+    def was_read(self, until: Position) -> None:
+        """The index knows of all that is delayed up to here."""
+        self.read_until = max(self.read_until, until)
+
     def stopped_reading(self) -> None:
         """The last consumer has left: other subscriptions do not wait for the rest of the backlog."""
+        self.was_read(self._ledger.previous_position(self.cursor.read_position))
         if self.tracker is not None:
             self.tracker.stopped_reading()
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -12,8 +14,10 @@ import trio
 from geminga.broker.delays.settings import DelayPolicy, DelaySettings
 from geminga.broker.delays.subscription_delays import OpenedIndex, SubscriptionDelays
 from geminga.broker.flow.switching import switch_interval
+from geminga.errors import GemingaError
 from geminga.events.recording import Record, unrecorded
 from geminga.managed_ledger.cursor.bucket_properties import DELAYED_PREFIX
+from geminga.position import LATEST, Position
 
 if TYPE_CHECKING:
     from geminga.broker.delays.settings import NewBucketStore
@@ -24,6 +28,8 @@ if TYPE_CHECKING:
     from geminga.tracker.buckets.bucket_store import BucketOwner
     from geminga.tracker.buckets.buckets import Buckets
     from geminga.tracker.buckets.retrying import OffLoop
+
+log = logging.getLogger("geminga.broker")
 
 # Named and not imported: the module brings numpy, which a broker without delayed messages never needs.
 _OPEN_INDEX = "geminga.broker.delays.open_index"
@@ -54,6 +60,8 @@ class TopicDelays:
         # Looked at for each group of published entries; without an index that is all that delays cost there.
         self.feeds = False
         """Whether `appended` wants to know of delayed entries."""
+        self.fed_from: Position = LATEST
+        """While it does: the first position of which it was told."""
         self._ledger = ledger
         self._clock = clock
         self._off_loop = off_loop
@@ -114,7 +122,10 @@ class TopicDelays:
         self._set_feeds()
 
     def _set_feeds(self) -> None:
-        self.feeds = self.shared is not None and bool(self.shared.index.readers) and self.policy.active
+        feeds = self.shared is not None and bool(self.shared.index.readers) and self.policy.active
+        if feeds is not self.feeds:
+            self.feeds = feeds
+            self.fed_from = self._ledger.last_confirmed.next() if feeds else LATEST
 
     def users_of(self, buckets: Buckets) -> list[SubscriptionDelays]:
         """The subscriptions that look at this index."""
@@ -165,7 +176,22 @@ class TopicDelays:
             # From here on a shared index gets what is published by itself, and the backlog is read beside it.
             view.leap(self._ledger.last_confirmed.next())
         self._set_feeds()
+        if delays.cursor.durable and not self._ledger.holds_delayed:
+            self.start_soon(partial(self._note, True))
         return OpenedIndex(view, buckets)
+
+    async def note_held(self) -> None:
+        """Note in the topic's record whether something is held back: the next start loads the topic then, to
+        learn what. To be called when all of the backlog has been read. The note is a hint, and may be missing
+        after an error.
+        """
+        await self._note(any(len(delays) for delays in self._attached if delays.cursor.durable))
+
+    async def _note(self, holds: bool) -> None:
+        try:
+            await self._ledger.note_delayed(holds)
+        except GemingaError as error:
+            log.debug("%s: what it holds back is not noted: %s", self._ledger.name, error)
 
     async def _open_own(self, delays: SubscriptionDelays) -> Buckets:
         from geminga.broker.delays.open_index import CursorOwner, new_recovery, run_buckets

@@ -123,10 +123,14 @@ class CursorSavings(msgspec.Struct, frozen=True):
 
 
 class TopicStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """A loaded topic, its producers, and its subscriptions with their consumers."""
+    """A topic, its producers, and its subscriptions with their consumers."""
 
     name: str
     """The full name, persistent://tenant/namespace/local."""
+    is_loaded: bool = True
+    """False: no client has used it since the start. Its records say what is stored, the bytes and entries of
+    each backlog, and nothing else.
+    """
     msg_rate_in: float = 0.0
     msg_throughput_in: float = 0.0
     msg_in_counter: int = 0
@@ -331,5 +335,10 @@ class BrokerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     topic_loads: Summary = NOTHING
     topic_load_failures: int = 0
     topic_loads_pending: int = 0
+    topics_loaded: int = 0
+    topics_unloaded: int = 0
+    """Topics on disk that no client has used since the start."""
+    topics_unread: int = 0
+    """Those of them whose figures are not known yet; at least 1 while topics are still being listed."""
     cache: CacheStatistics = CacheStatistics()
     turns: TurnStatistics = TurnStatistics()

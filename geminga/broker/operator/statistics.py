@@ -17,8 +17,10 @@ from geminga.broker.flow.statistics import (
 )
 from geminga.broker.operator.topics import loaded_topic
 from geminga.broker.subscription.publish_times import published_ms
-from geminga.broker.subscription.statistics import statistics_in_slices
+from geminga.broker.subscription.statistics import SubscriptionStatistics, statistics_in_slices
+from geminga.broker.topic.compaction_cursor import kept_by_cursor
 from geminga.broker.topic.producers import AccessMode
+from geminga.managed_ledger.cursor.system_cursors import COMPACTION_CURSOR
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from geminga.broker.topic.topics import Topics
     from geminga.managed_ledger.cursor.cursor import Cursor
     from geminga.managed_ledger.statistics import ManagedLedgerStatistics
+    from geminga.managed_ledger.unopened import UnopenedCursor, UnopenedLedger
     from geminga.names import TopicName
     from geminga.position import Position
 
@@ -84,16 +87,29 @@ class StatisticsOperator:
             if subscription.consumers
         }
 
-    def of_loaded_topics(self, *, with_cursors: bool = False) -> Iterator[TopicStatistics | None]:
+    def of_topics(self, *, with_cursors: bool = False) -> Iterator[TopicStatistics | None]:
+        loaded, unloaded = list(self._topics.loaded.values()), list(self._topics.unloaded.figures())
         looked = 0
-        for topic in list(self._topics.loaded.values()):
-            slices = _statistics_in_slices(topic, with_cursors=with_cursors)
-            while True:
-                try:
-                    looked += next(slices)
-                except StopIteration as end:
-                    yield end.value
-                    break
+        # A caller that takes no more than some of them wants those where something waits.
+        for has_backlog in (True, False):
+            for topic in loaded:
+                looked += 1
+                if _has_backlog(topic) is has_backlog:
+                    slices = _statistics_in_slices(topic, with_cursors=with_cursors)
+                    while True:
+                        try:
+                            looked += next(slices)
+                        except StopIteration as end:
+                            yield end.value
+                            break
+                        if looked >= ROWS_MAX:
+                            yield None
+                            looked = 0
+            for name, ledger in unloaded:
+                looked += 1
+                is_loaded = name in self._topics.loaded  # since the list was made
+                if not is_loaded and any(_waits(cursor) for cursor in ledger.cursors) is has_backlog:
+                    yield unloaded_statistics(name, ledger)
                 if looked >= ROWS_MAX:
                     yield None
                     looked = 0
@@ -120,9 +136,49 @@ class StatisticsOperator:
             topic_loads=figures.topic_loads.summary(),
             topic_load_failures=figures.topic_load_failures,
             topic_loads_pending=self._topics.loading_count,
+            topics_loaded=len(self._topics.loaded),
+            topics_unloaded=len(self._topics.unloaded),
+            topics_unread=self._topics.unloaded.unread,
             cache=figures.cache.statistics(self._rooms.tail_cache),
             turns=figures.turns.statistics(),
         )
+
+
+def _has_backlog(topic: Topic) -> bool:
+    return any(subscription.cursor.backlog_entries() for subscription in topic.subscriptions.values())
+
+
+def _waits(cursor: UnopenedCursor) -> bool:
+    return cursor.backlog_entries > 0 and not cursor.is_system
+
+
+def unloaded_statistics(name: str, ledger: UnopenedLedger) -> TopicStatistics:
+    """Of a topic that no client has used since the start, from its records."""
+    entry_bytes = ledger.size_bytes / ledger.entries if ledger.entries else 0.0
+    subscriptions = {
+        cursor.name: SubscriptionStatistics(
+            name=cursor.name,
+            msg_backlog=cursor.backlog_entries,
+            msg_backlog_no_delayed=cursor.backlog_entries,
+            backlog_size=int(entry_bytes * cursor.backlog_entries),
+            unread_entries=cursor.backlog_entries,
+        )
+        for cursor in ledger.cursors
+        if not cursor.is_system
+    }
+    kept_by = kept_by_cursor(
+        next((c.properties for c in ledger.cursors if c.name == COMPACTION_CURSOR), None)
+    )
+    return TopicStatistics(
+        name=name,
+        is_loaded=False,
+        storage_size=ledger.size_bytes,
+        backlog_size=max((s.backlog_size for s in subscriptions.values()), default=0),
+        subscriptions=subscriptions,
+        topic_creation_time_stamp=ledger.created_ms,
+        kept_by=kept_by,
+        kept_bytes=ledger.size_bytes if kept_by else 0,
+    )
 
 
 def _with_shared_buckets(found: ManagedLedgerStatistics, topic: Topic) -> ManagedLedgerStatistics:

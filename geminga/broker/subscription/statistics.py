@@ -24,37 +24,39 @@ class SubscriptionStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Times are ms since 1970, 0: never. Counters go on when consumers leave."""
 
     name: str
-    type: str
-    msg_backlog: int
-    msg_backlog_no_delayed: int
-    backlog_size: int
+    type: str = "None"
+    msg_backlog: int = 0
+    msg_backlog_no_delayed: int = 0
+    backlog_size: int = 0
     """Estimated bytes."""
-    msg_delayed: int
-    msg_in_replay: int
-    unacked_messages: int
-    blocked_subscription_on_unacked_msgs: bool
-    active_consumer_name: str | None
-    msg_out_counter: int
-    bytes_out_counter: int
-    msg_rate_out: float
-    msg_throughput_out: float
-    msg_rate_redeliver: float
-    message_ack_rate: float
-    chunked_message_rate: float
-    last_consumed_flow_timestamp: int
-    last_consumed_timestamp: int
-    last_acked_timestamp: int
-    last_mark_delete_advanced_timestamp: int
-    consumers: list[ConsumerStatistics]
-    is_durable: bool
-    allow_out_of_order_delivery: bool
-    key_shared_mode: str | None
-    draining_hashes_count: int
-    draining_hashes_cleared_total: int
-    draining_hashes_unacked_messages: int
-    non_contiguous_deleted_messages_ranges: int
-    delayed_message_index_size_in_bytes: int
-    subscription_properties: dict[str, str]
+    msg_delayed: int = 0
+    unread_entries: int = 0
+    """At most so many more may be delayed: no consumer has read them since the start, nor anything else."""
+    msg_in_replay: int = 0
+    unacked_messages: int = 0
+    blocked_subscription_on_unacked_msgs: bool = False
+    active_consumer_name: str | None = None
+    msg_out_counter: int = 0
+    bytes_out_counter: int = 0
+    msg_rate_out: float = 0.0
+    msg_throughput_out: float = 0.0
+    msg_rate_redeliver: float = 0.0
+    message_ack_rate: float = 0.0
+    chunked_message_rate: float = 0.0
+    last_consumed_flow_timestamp: int = 0
+    last_consumed_timestamp: int = 0
+    last_acked_timestamp: int = 0
+    last_mark_delete_advanced_timestamp: int = 0
+    consumers: list[ConsumerStatistics] = []
+    is_durable: bool = True
+    allow_out_of_order_delivery: bool = False
+    key_shared_mode: str | None = None
+    draining_hashes_count: int = 0
+    draining_hashes_cleared_total: int = 0
+    draining_hashes_unacked_messages: int = 0
+    non_contiguous_deleted_messages_ranges: int = 0
+    delayed_message_index_size_in_bytes: int = 0
+    subscription_properties: dict[str, str] = {}
     msg_rate_expired: float = 0.0
     total_msg_expired: int = 0
     last_expire_timestamp: int = 0
@@ -121,6 +123,7 @@ def _statistics_of(subscription: Subscription, consumers: list[ConsumerStatistic
         msg_backlog_no_delayed=max(backlog - delayed, 0),
         backlog_size=_estimated_bytes(subscription, backlog),
         msg_delayed=delayed,
+        unread_entries=index.unread_entries() if index is not None and not len(attached) else 0,
         msg_in_replay=len(books.redelivery) if books is not None else 0,
         unacked_messages=books.messages if books is not None else 0,
         blocked_subscription_on_unacked_msgs=books is not None and books.blocked,

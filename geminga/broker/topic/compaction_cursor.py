@@ -13,6 +13,7 @@ which: see `BY_THRESHOLD`.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Literal
 
 import trio
@@ -69,7 +70,7 @@ class CompactionCursor:
         cursor is there.
         """
         cursor = self._cursor
-        if cursor is not None and not _is_marked(cursor):
+        if cursor is not None and not _is_marked(cursor.properties):
             return "request"
         return "threshold" if self._has_threshold else ""
 
@@ -91,7 +92,7 @@ class CompactionCursor:
         cursor = self._cursor
         if self._has_threshold:
             return cursor is not None
-        return cursor is None or not _is_marked(cursor)
+        return cursor is None or not _is_marked(cursor.properties)
 
     async def settle(self) -> None:
         """Make the cursor that the threshold wants, or delete the one that nothing wants; durable on return.
@@ -154,8 +155,17 @@ class CompactionCursor:
             await cursor.persist()
 
 
-def _is_marked(cursor: Cursor) -> bool:
-    return BY_THRESHOLD.keys() <= cursor.properties.keys()
+def _is_marked(properties: Mapping[str, int]) -> bool:
+    return BY_THRESHOLD.keys() <= properties.keys()
+
+
+def kept_by_cursor(properties: Mapping[str, int] | None) -> Keeper:
+    """What keeps all messages of a topic that is not loaded, by the properties of its cursor `__compaction`;
+    None if it has none.
+    """
+    if properties is None:
+        return ""
+    return "threshold" if _is_marked(properties) else "request"
 
 
 class Settling:

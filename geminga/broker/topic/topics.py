@@ -14,6 +14,7 @@ from geminga.broker.topic.catalog import TopicCatalog
 from geminga.broker.topic.compaction_cursor import Settling
 from geminga.broker.topic.rounds import Rounds
 from geminga.broker.topic.topic import Topic
+from geminga.broker.topic.unloaded import UnloadedTopics
 from geminga.broker.topic_lists.pattern import TopicsPatterns
 from geminga.broker.topic_lists.watches import TopicLists
 from geminga.errors import (
@@ -63,6 +64,7 @@ class Topics:
         self.loaded: dict[str, Topic] = {}
         self._closing = False
         self.catalog = TopicCatalog(rooms)
+        self.unloaded = UnloadedTopics(rooms, self.catalog.names, self.loaded)
         self.schemas = SchemaRegistry(rooms.metadata, rooms.clock)
         self.lists = TopicLists(self.catalog.names, rooms.metadata, TopicsPatterns(rooms.client_metadata))
         self.rounds = Rounds(rooms, self.loaded, self._delete_to_the_end)
@@ -151,6 +153,12 @@ class Topics:
         # By identity: a close that ends late must not remove the topic that was loaded after it.
         if self.loaded.get(str(topic.name)) is topic:
             del self.loaded[str(topic.name)]
+            if not self._closing:
+                self.unloaded.changed(str(topic.name))
+
+    async def load_delayed(self, has_room: Callable[[], bool]) -> None:
+        """See `UnloadedTopics.load_delayed`."""
+        await self.unloaded.load_delayed(partial(self.get, create=False), has_room)
 
     @property
     def loading_count(self) -> int:
@@ -202,6 +210,7 @@ class Topics:
             if topic.closing:
                 raise ServiceNotReady(f"topic {name} could not be loaded; try again")
             self.loaded[key] = loading.topic = topic
+            self.unloaded.loaded(key)
             self._rooms.figures.topic_loads.add((trio.current_time() - began_s) * 1000)
         except GemingaError as error:
             loading.error = error

@@ -49,6 +49,10 @@ class TopicNames:
         """Topics that have a managed ledger: topics without partitions, and partitions that were used."""
         return list(self._each_child(records.MANAGED_LEDGERS, namespace))
 
+    def each_stored_name_in(self, namespace: NamespaceName) -> Iterator[str]:
+        """As `plain_names_in`, one after the other."""
+        return self._each_child(records.MANAGED_LEDGERS, namespace)
+
     def partitioned_names_in(self, namespace: NamespaceName) -> list[str]:
         """Names of the partitioned topics of a namespace, without the partitions."""
         return list(self._each_child(records.PARTITIONED_TOPICS, namespace))

@@ -7,6 +7,6 @@ for tables and JSON, partitions summed up to their topic, and rates of two looks
 It stands below `cli/admin` and `cli/watch`, which show the same rows: once in `geminga topics list`, live in
 `geminga top`, summed up in `geminga status`.
 
-Must not be broken: topics that are not loaded have no figures and are not loaded for them; the page is read
-line by line, whatever its size; what is no page of metrics is an error in words.
+Must not be broken: no topic is loaded for its figures; topics of a Pulsar that are not loaded have none; the
+page is read line by line, whatever its size; what is no page of metrics is an error in words.
 """

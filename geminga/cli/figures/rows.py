@@ -18,6 +18,7 @@ _SUMMED = (
     "bytes_out",
     "backlog",
     "delayed",
+    "unread",
     "unacked",
     "blocked",
     "storage_bytes",
@@ -163,4 +164,6 @@ def in_order(found: list[dict[str, Any]], sort: str, *, is_reversed: bool = Fals
 
 def public(row: dict[str, Any]) -> dict[str, Any]:
     """A row as `--json` prints it."""
-    return {key: value for key, value in row.items() if key not in ("shown", "blocked", "kept_bytes")}
+    return {
+        key: value for key, value in row.items() if key not in ("shown", "blocked", "kept_bytes", "unread")
+    }

@@ -1,4 +1,4 @@
-"""The figures of all loaded topics, read from a broker's page of metrics."""
+"""The figures of all topics, read from a broker's page of metrics."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ OF_TOPICS = {
 }
 OF_SUBSCRIPTIONS = {
     "pulsar_subscription_delayed": "delayed",
+    "geminga_subscription_unread": "unread",
     "pulsar_subscription_unacked_messages": "unacked",
     "pulsar_subscription_blocked_on_unacked_messages": "blocked",
     "pulsar_out_messages_total": "out_total",
@@ -39,6 +40,9 @@ OF_BROKER = {
     "geminga_memory_budget_bytes": "memory_budget_bytes",
     "geminga_bookie_entry_log_bytes": "entry_log_bytes",
     "process_cpu_seconds_total": "cpu_s",
+    "geminga_topics_stored": "topics_stored",
+    "geminga_topics_loaded": "topics_loaded",
+    "geminga_topics_unread": "topics_unread",
 }
 """Metrics, and what we call them; those of subscriptions are summed up for their topic."""
 _TOPIC = re.compile(r'[{,]topic="((?:[^"\\]|\\.)*)"')

@@ -28,6 +28,7 @@ SUMMED = (
     "rate_out",
     "backlog",
     "delayed",
+    "unread",
     "unacked",
     "producers",
     "consumers",
@@ -155,7 +156,9 @@ def _tell_broker(found: dict[str, Any], web: str) -> None:
         return
     topics = rows(seen)
     found |= {key: seen.broker[key] for key in sorted(seen.broker)}
-    found["topics"] = len(topics)
+    # A Pulsar tells nothing of topics that it has not loaded.
+    found["topics"] = int(found.pop("topics_stored", len(topics)))
+    found["topics_loaded"] = int(found.get("topics_loaded", len(topics)))
     for key in SUMMED:
         found[key] = sum(row.get(key) or 0 for row in topics)
     _tell_topics(found, topics)
@@ -176,6 +179,10 @@ def _tell_health(found: dict[str, Any], web: str) -> None:
 def _tell_topics(found: dict[str, Any], topics: list[dict[str, Any]]) -> None:
     """What a person would want to know of them; none of it makes the broker unwell."""
     notes = []
+    if unread := int(found.get("topics_unread", 0)):
+        notes.append(
+            f"the figures of {counted(unread, 'topic')} are not known yet: the broker has just started"
+        )
     waiting = [row for row in topics if row["backlog"] - row["delayed"] > 0 and not row["consumers"]]
     if waiting:
         notes.append(f"a backlog without a consumer: {_named(waiting)}")
@@ -250,11 +257,14 @@ def _traffic(found: dict[str, Any]) -> list[tuple[str, str]]:
     clients = f"{counted(found['producers'], 'producer')}, {counted(found['consumers'], 'consumer')}"
     if "connections" in found:
         clients += f", {count_text(found['connections'])} connections"
-    backlog = f"{count_text(found['backlog'])} {'message' if found['backlog'] == 1 else 'messages'}"
+    backlog = f"{count_text(found['backlog'])} {'entry' if found['backlog'] == 1 else 'entries'}"
     if found["delayed"]:
-        backlog += f", {count_text(found['delayed'])} of them wait for their time"
+        backlog += f", {count_text(found['delayed'])} of them delayed"
+    if found["unread"]:
+        backlog += f"; {count_text(found['unread'])} not read yet, any may be delayed"
+    loaded = f"{found['topics']}, {found['topics_loaded']} loaded"
     return [
-        ("topics", f"{found['topics']} loaded, {bytes_text(found['storage_bytes'])}"),
+        ("topics", f"{loaded}; {bytes_text(found['storage_bytes'])}"),
         ("traffic", per_second),
         ("connected", clients),
         ("backlog", backlog),

@@ -204,7 +204,7 @@ class View:
         found = f", only {self._find!r}" if self._find else ""
         heading = text.cut_end(text.escaped(f"{sorted_by}{found}"), width)
         if not shown:
-            return ["", "no topic is loaded" if not self._find else "no topic has this in its name"]
+            return ["", "there is no topic" if not self._find else "no topic has this in its name"]
         at = next((number for number, row in enumerate(shown) if row["topic"] == self._selected), 0)
         room = max(1, height - HEAD_LINES - 2)
         self._first = max(min(self._first, at), at - room + 1, 0)

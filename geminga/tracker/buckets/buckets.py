@@ -115,6 +115,8 @@ class Buckets:
         """What `Recovery` has yet to read."""
         self.is_recovered = True
         """Whether all that an earlier process has sealed is taken over."""
+        self._recovered: trio.Event | None = None
+        """While a recovery runs."""
         self.frozen: deque[Frozen] = deque()
         """What waits to be sealed, the oldest first."""
         self.events = BucketEvents(record, store.topic, (owner and owner.subscription) or "")
@@ -430,9 +432,17 @@ class Buckets:
         """Buckets of an earlier process are named and yet to be read: what ledgers each speaks of, by key."""
         self.unknown.expect(ranges)
         self.is_recovered = False
+        self._recovered = trio.Event()
+
+    async def recovered(self) -> None:
+        """Return when `is_recovered`."""
+        if self._recovered is not None:
+            await self._recovered.wait()
 
     def end_recovery(self) -> None:
         self.is_recovered = True
+        if self._recovered is not None:
+            self._recovered.set()
         # Once more: the index did not know the messages when the times were read.
         self._restore_overrides()
 

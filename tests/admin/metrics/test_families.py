@@ -7,9 +7,18 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from geminga.admin.metrics.exposition import Levels, exposition
+from geminga.admin.metrics.families import UNLOADED_SUBSCRIPTION_FAMILIES, UNLOADED_TOPIC_FAMILIES
 from geminga.admin.metrics.figures import Figure, counter, histogram, summary
 from geminga.admin.metrics.text import OPEN_METRICS, PLAIN, Format
-from geminga.broker.flow.statistics import BrokerStatistics, Classes, CursorSavings, TopicStatistics
+from geminga.broker.flow.statistics import (
+    BrokerStatistics,
+    BucketStatistics,
+    Classes,
+    CursorSavings,
+    LatenessStatistics,
+    TopicStatistics,
+)
+from geminga.broker.subscription.statistics import SubscriptionStatistics
 from geminga.durations import Durations
 
 NAME = "persistent://public/default/t"
@@ -78,6 +87,35 @@ def test_topics_beyond_the_bound_are_left_out_and_counted() -> None:
     assert one.count(f'topic="{NAME}1"') == 0
     assert values(one)["geminga_metrics_series_dropped", ""] == series
     assert values(one)["pulsar_broker_topics_count", ""] == 2
+
+
+def test_an_unloaded_topic_has_the_few_figures_that_its_records_tell() -> None:
+    waiting = SubscriptionStatistics(name="s", msg_backlog=7, msg_backlog_no_delayed=7, unread_entries=7)
+    asleep = topic(1, is_loaded=False, storage_size=700, subscriptions={"s": waiting})
+    text = page(topic(0, storage_size=5), asleep)
+    found = values(text)
+    lines = [line for line in text.splitlines() if f'topic="{NAME}1"' in line]
+    assert len(lines) == len(UNLOADED_TOPIC_FAMILIES) + len(UNLOADED_SUBSCRIPTION_FAMILIES) == 12
+    assert found["pulsar_subscription_back_log", ""] == found["geminga_subscription_unread", ""] == 7
+    assert found["pulsar_broker_storage_size", ""] == 705
+    assert found["pulsar_broker_msg_backlog", ""] == 7
+    assert found["pulsar_broker_topics_count", ""] == found["pulsar_topics_count", ""] == 1
+    only = page(asleep, text=OPEN_METRICS)
+    assert {f.name for f in open_metrics_families(only)} >= {"pulsar_subscription_back_log", "pulsar_rate_in"}
+    # The bound counts them by what they have.
+    assert values(page(asleep, levels=Levels(series_max=12)))["geminga_metrics_series_dropped", ""] == 0
+    assert values(page(asleep, levels=Levels(series_max=11)))["geminga_metrics_series_dropped", ""] == 12
+
+
+def test_the_bound_counts_each_series_of_a_topic() -> None:
+    late = LatenessStatistics((1, 10), (3, 1, 0), 0, 20)
+    cursor = SubscriptionStatistics(name="s", delayed_lateness=late, delayed_buckets=BucketStatistics())
+    busy = topic(0, subscriptions={"s": cursor}, quota_evictions=(1, 2), kept_by="request", kept_bytes=3)
+    series = sum(f'topic="{NAME}0"' in line for line in page(busy).splitlines())
+    assert values(page(busy, levels=Levels(series_max=series)))["geminga_metrics_series_dropped", ""] == 0
+    assert values(page(busy, levels=Levels(series_max=series - 1)))["geminga_metrics_series_dropped", ""] == (
+        series
+    )
 
 
 def test_cursors_and_evictions_have_labels_of_their_own() -> None:

@@ -191,7 +191,7 @@ class BrokerStatsRoutes:
             "loadReportType": "LocalBrokerData",
         }
         pace = Pace()
-        for looked, statistics in enumerate(self._statistics.of_loaded_topics()):
+        for looked, statistics in enumerate(self._statistics.of_topics()):
             if statistics is None or looked % TOPICS_MAX == 0:
                 await pace.turn()
             if statistics is not None:

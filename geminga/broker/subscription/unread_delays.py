@@ -1,0 +1,66 @@
+"""Reads the backlog of a subscription that no consumer reads, to learn what of it is delayed.
+
+The index of a subscription has what was sealed into buckets, and what consumers have read. After a restart
+the rest is in the backlog alone. Nothing is delivered here and no position moves: the first consumer reads
+all of it once more, but for what the index holds then.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from geminga.limits import MIB
+from geminga.managed_ledger.chain.entry import Entry
+from geminga.position import Position
+from geminga.wire.message_metadata import peek_or_none
+from geminga.wire.stored_entry import may_be_delayed
+
+if TYPE_CHECKING:
+    from geminga.broker.subscription.subscription import Subscription
+
+READ_ENTRIES_MAX: Final = 200
+READ_BYTES_MAX: Final = MIB
+
+
+async def read_delays(subscription: Subscription) -> None:
+    """Bring what waits for its time into the index. Ends early if a consumer comes, which reads it as well.
+    StorageError: an entry cannot be read.
+    """
+    delayed, cursor, ledger = subscription.delayed, subscription.cursor, subscription.topic.ledger
+    if subscription.consumers.ignores_delays or not delayed.policy.active or not cursor.durable:
+        return
+    if delayed.has_index():
+        await delayed.open()
+    if delayed.buckets is not None:
+        # Until then the ledgers that buckets speak of are passed over.
+        await delayed.buckets.recovered()
+    clears = delayed.clears
+    position = cursor.next_unacknowledged(cursor.mark_delete)
+    # What is published meanwhile is read as well, or a shared index has been told of it.
+    while (window := delayed.window(position)) is not None:
+        ledger_id, first = window.place
+        free = window.free if window.free is not None else range(first, window.end.entry_id)
+        wanted = [(ledger_id, entry_id) for entry_id in islice(free, READ_ENTRIES_MAX)]
+        position = window.end if len(wanted) < READ_ENTRIES_MAX else Position(*wanted[-1]).next()
+        entries = await ledger.read_positions(wanted, READ_BYTES_MAX) if wanted else []
+        if entries and len(entries) < len(wanted):
+            position = min(position, entries[-1].position.next())  # the rest was too large for one read
+        timed = [entry for entry in entries if _is_timed(entry)]
+        if timed and delayed.tracker is None:
+            await delayed.open()
+        # A seek, or a consumer, came while this waited.
+        if delayed.clears != clears or len(subscription.consumers):
+            return
+        if timed:
+            delayed.hold_back(
+                [e for e in timed if not (delayed.is_settled(e.position) or delayed.holds(e.position))]
+            )
+    delayed.was_read(ledger.last_confirmed)
+
+
+def _is_timed(entry: Entry) -> bool:
+    if not may_be_delayed(entry.body):
+        return False
+    metadata = entry.parsed(peek_or_none)
+    return metadata is not None and metadata.deliver_at_ms > 0

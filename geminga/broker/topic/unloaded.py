@@ -1,0 +1,168 @@
+"""Topics on disk that no client has used since the start: their figures, and what loads them.
+
+A topic is loaded on first use. Until then its records say what it holds, and the statistics of a broker must
+not leave it out: after a restart nearly all topics are in that state. `UnloadedTopics` reads the records of
+each once, at a pace that leaves the loop to clients, and again after each unload. What is delayed is known
+to a loaded topic only, so `load_delayed` then loads the topics that hold delayed messages back, one after
+the other.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from geminga.broker.subscription.unread_delays import read_delays
+from geminga.errors import GemingaError, TopicNotFound
+from geminga.managed_ledger.cursor.cursor_ledger import Storage
+from geminga.managed_ledger.unopened import UnopenedLedger, read_unopened
+from geminga.metadata import records
+from geminga.names import NamespaceName, TopicName
+
+if TYPE_CHECKING:
+    from geminga.broker.topic.rooms import Rooms
+    from geminga.broker.topic.topic import Topic
+    from geminga.broker.topic_lists.topic_names import TopicNames
+
+log = logging.getLogger("geminga.broker")
+
+WORK_S: Final = 0.002
+REST_S: Final = 0.004
+"""Records are read for the one and then rest for the other: 10,000 topics take some six seconds."""
+LOAD_SHARE: Final = 0.2
+"""Of a core: topics are loaded for their delayed messages at most so fast."""
+REST_S_MAX: Final = 1.0
+NO_ROOM_RETRY_S: Final = 10.0
+
+
+class UnloadedTopics:
+    """Figures of the unloaded topics by name, in memory: about 300 bytes for each."""
+
+    def __init__(self, rooms: Rooms, names: TopicNames, loaded: Mapping[str, Topic]) -> None:
+        """`loaded` is the registry's own mapping."""
+        self._rooms = rooms
+        self._names = names
+        self._loaded = loaded
+        self._found: dict[str, UnopenedLedger | None] = {}
+        """None: not read yet, or its records could not be read."""
+        self._due: dict[str, None] = {}
+        self._wake = trio.Event()
+        self._is_listed = False
+        self._listed = trio.Event()
+        """Set when the records of all topics were read for the first time."""
+
+    # -- what is known ---------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """Topics on disk that are not loaded, as far as they have been listed."""
+        return len(self._found)
+
+    @property
+    def unread(self) -> int:
+        """Those whose records are still to be read; 1 more while topics are still to be listed."""
+        return len(self._due) + (not self._is_listed)
+
+    def figures(self) -> Iterator[tuple[str, UnopenedLedger]]:
+        """Of the topics whose records have been read. Sees no change after the call."""
+        return ((name, found) for name, found in list(self._found.items()) if found is not None)
+
+    # -- changes ---------------------------------------------------------------------------------------------
+
+    def changed(self, name: str) -> None:
+        """The topic was unloaded, or its records were changed while it is not loaded: read them again."""
+        self._found.setdefault(name, None)
+        self._due[name] = None
+        self._wake.set()
+
+    def loaded(self, name: str) -> None:
+        """The topic is loaded, and tells its figures itself."""
+        self._found.pop(name, None)
+        self._due.pop(name, None)
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Read what there is, and what changes, until cancelled. Run it once both ports answer."""
+        pace = _Pace()
+        for namespace in self._rooms.namespaces.all_namespaces():
+            for name in self._names.each_stored_name_in(NamespaceName.parse(namespace)):
+                if name not in self._loaded:
+                    self.changed(name)
+                await pace.turn()
+        self._is_listed = True
+        while True:
+            while self._due:
+                name = next(iter(self._due))
+                await self._read(name)
+                await pace.turn()
+            self._listed.set()
+            self._wake = trio.Event()
+            await self._wake.wait()
+
+    async def _read(self, text: str) -> None:
+        rooms, name = self._rooms, TopicName.parse(text)
+        storage = Storage(
+            text,
+            records.managed_ledger_path(name),
+            rooms.bookie,
+            rooms.metadata,
+            rooms.ledger_ids,
+            rooms.clock,
+            rooms.ledger_settings,
+        )
+        found: UnopenedLedger | None = None
+        try:
+            found = await read_unopened(storage)
+        except TopicNotFound:
+            self.loaded(text)
+            return
+        except GemingaError as error:
+            # Told once, and again with the error that its first client gets.
+            log.warning("%s: its figures are not known: %s", text, error)
+        # It may have been loaded meanwhile, and even closed again: then `changed` has made it due once more.
+        if text in self._found and self._due.pop(text, None) is None and text not in self._loaded:
+            self._found[text] = found
+
+    # -- loading ---------------------------------------------------------------------------------------------
+
+    async def load_delayed(
+        self, load: Callable[[TopicName], Awaitable[Topic]], has_room: Callable[[], bool]
+    ) -> None:
+        """Load the topics that hold delayed messages, and read what none of their indexes knows, once.
+
+        A fifth of a core is used for it, and no topic is loaded while `has_room` is False.
+        """
+        await self._listed.wait()
+        names = [name for name, found in self.figures() if found.has_buckets or found.holds_delayed]
+        # A producer may have loaded a topic whose subscriptions have no consumer.
+        names += [name for name, topic in self._loaded.items() if topic.ledger.holds_delayed]
+        for text in names:
+            while not has_room():  # noqa: ASYNC110 - memory becomes free without a word
+                await trio.sleep(NO_ROOM_RETRY_S)
+            began_s = trio.current_time()
+            try:
+                topic = await load(TopicName.parse(text))
+                for subscription in tuple(topic.subscriptions.values()):
+                    await read_delays(subscription)
+                await topic.delays.note_held()
+            except GemingaError as error:
+                log.warning("%s: its delayed messages are not counted: %s", text, error)
+            # By the time that has passed, in which the thread of a disk may have worked beside the loop.
+            busy_s = trio.current_time() - began_s
+            await trio.sleep(min(busy_s * (1 / LOAD_SHARE - 1), REST_S_MAX))
+
+
+class _Pace:
+    """Turns of a long look that no client waits for."""
+
+    def __init__(self) -> None:
+        self._since_s = trio.current_time()
+
+    async def turn(self) -> None:
+        if trio.current_time() - self._since_s < WORK_S:
+            return
+        await trio.sleep(REST_S)
+        self._since_s = trio.current_time()
