@@ -7,7 +7,7 @@ are attributes here, so that a call on the hot path is one call.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
@@ -20,6 +20,7 @@ from geminga.managed_ledger.chain.tail_cache import TailCache
 from geminga.managed_ledger.cursor.bucket_properties import only_internal, without_internal
 from geminga.managed_ledger.cursor.cursor import Cursor
 from geminga.managed_ledger.cursor.cursor_ledger import Storage
+from geminga.managed_ledger.cursor.statistics import USUAL_RANGES, RangesAsked
 from geminga.managed_ledger.lifecycle import Lifecycle
 from geminga.managed_ledger.opening import Recovered, recover_chain
 from geminga.managed_ledger.statistics import ManagedLedgerStatistics, managed_ledger_statistics
@@ -275,9 +276,11 @@ class ManagedLedger:
     def total_size_bytes(self) -> int:
         return self._life.total_size_bytes
 
-    def internal_stats(self) -> ManagedLedgerStatistics:
-        """A moment's view, without I/O; costs a walk over the ledgers and over each cursor's acknowledged
-        ranges.
+    def internal_stats(
+        self, asked: RangesAsked = USUAL_RANGES
+    ) -> Generator[int, None, ManagedLedgerStatistics]:
+        """Without I/O, each cursor as of one moment. Yields after some rows (ledgers, cursors, acknowledged
+        ranges) how many.
         """
         return managed_ledger_statistics(
             self._chain,
@@ -286,4 +289,5 @@ class ManagedLedger:
             self._record,
             self.cursors,
             self.total_size_bytes,
+            asked,
         )

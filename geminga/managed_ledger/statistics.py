@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Generator, Mapping
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from geminga.managed_ledger.chain.ledger_reads import LedgerReads
     from geminga.managed_ledger.chain_record import ChainRecord
     from geminga.managed_ledger.cursor.cursor import Cursor
-    from geminga.managed_ledger.cursor.statistics import CursorStatistics
+    from geminga.managed_ledger.cursor.statistics import CursorStatistics, RangesAsked
+
+ROWS_MAX: Final = 50
+"""Ledgers that are looked at between two yields."""
 
 
 class LedgerStatistics(msgspec.Struct, frozen=True):
@@ -60,8 +63,20 @@ def managed_ledger_statistics(
     record: ChainRecord,
     cursors: Mapping[str, Cursor],
     total_size_bytes: int,
-) -> ManagedLedgerStatistics:
-    """Put a managed ledger's parts together into what it tells."""
+    asked: RangesAsked,
+) -> Generator[int, None, ManagedLedgerStatistics]:
+    """Put a managed ledger's parts together into what it tells; yields after some rows how many."""
+    left, found = asked.ranges_max, {}
+    for name, cursor in tuple(cursors.items()):
+        ranges_max = left if asked.of in (None, name) else 0
+        statistics = found[name] = yield from cursor.statistics(asked.after, ranges_max)
+        left -= len(statistics.acknowledged_ranges)
+        yield 1
+    ledgers = []
+    for info in tuple(record.ledgers()):
+        ledgers.append(LedgerStatistics(info.ledger_id, info.entries, info.size_bytes, info.closed_ms))
+        if len(ledgers) % ROWS_MAX == 0:
+            yield ROWS_MAX
     is_open = chain.newest_is_open
     newest = chain.newest
     return ManagedLedgerStatistics(
@@ -76,11 +91,8 @@ def managed_ledger_statistics(
         last_confirmed=appender.last_confirmed,
         terminated=None if record.terminated is None else Position(*record.terminated),
         state=appender.state.value,
-        ledgers=[
-            LedgerStatistics(info.ledger_id, info.entries, info.size_bytes, info.closed_ms)
-            for info in record.ledgers()
-        ],
-        cursors={name: cursor.statistics() for name, cursor in cursors.items()},
+        ledgers=ledgers,
+        cursors=found,
         properties=dict(record.properties),
         created_ms=record.created_ms,
         entries_read_from_cache=reads.entries_from_cache,

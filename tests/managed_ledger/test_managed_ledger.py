@@ -16,6 +16,7 @@ from geminga.errors import (
 )
 from geminga.managed_ledger.chain.ledger_reads import reached
 from geminga.managed_ledger.chain.state import State
+from geminga.managed_ledger.cursor.statistics import RangesAsked, ranges_text
 from geminga.managed_ledger.managed_ledger import ManagedLedgerSettings
 from geminga.managed_ledger.orphans import (
     find_orphan_ledgers,
@@ -25,6 +26,7 @@ from geminga.metadata import records
 from geminga.metadata.store import ChangeKind
 from geminga.names import TopicName
 from geminga.position import EARLIEST, LATEST, Position
+from tests.generators import finished
 
 PATH = "/managed-ledgers/public/default/persistent/orders"
 ROLL_AT_10 = ManagedLedgerSettings(ledger_entries_max=10, rollover_min_ms=0)
@@ -450,14 +452,41 @@ async def test_internal_stats_list_the_open_ledger_without_counts(rooms, publish
         positions = await publish(ledger, bodies(14))
         cursor = await ledger.open_cursor("s", initial="earliest")
         cursor.acknowledge([positions[2], positions[3], positions[12]])
-        stats = ledger.internal_stats()
+        stats = finished(ledger.internal_stats())
         assert stats.state == "LedgerOpened"
         assert [(i.entries, i.size_bytes) for i in stats.ledgers] == [(10, sum(map(len, bodies(10)))), (0, 0)]
         assert (stats.current_ledger_entries, stats.entries_added, stats.number_of_entries) == (4, 14, 14)
         old, new = positions[0].ledger_id, positions[-1].ledger_id
-        assert stats.cursors["s"].individually_deleted_messages == f"[({old}:1..{old}:3],({new}:1..{new}:2]]"
-        assert stats.cursors["s"].backlog_entries == 11
+        holes = stats.cursors["s"]
+        assert finished(ranges_text(holes.acknowledged_ranges)) == f"[({old}:1..{old}:3],({new}:1..{new}:2]]"
+        assert (holes.ranges_count, holes.ranges_left_out) == (2, 0)
+        assert holes.backlog_entries == 11
         assert stats.pending_adds == 0
+
+
+async def test_internal_stats_list_some_ranges_and_then_the_next_ones(rooms, publish):
+    async with rooms() as r:
+        ledger = await r.open(ROLL_AT_10)
+        positions = await publish(ledger, bodies(30))
+        for name in ("a", "b"):
+            (await ledger.open_cursor(name, initial="earliest")).acknowledge(positions[1::2])
+
+        def listed(asked):
+            cursors = finished(ledger.internal_stats(asked)).cursors
+            return [
+                ([Position(id_, last) for id_, _, last in c.acknowledged_ranges], c.ranges_left_out)
+                for c in (cursors["a"], cursors["b"])
+            ]
+
+        holes = positions[1::2]
+        assert listed(RangesAsked(20)) == [(holes, 0), (holes[:5], 10)], "of all cursors together"
+        assert listed(RangesAsked(7, of="b")) == [([], 15), (holes[:7], 8)]
+        assert listed(RangesAsked(7, of="b", after=holes[6])) == [([], 8), (holes[7:14], 1)]
+        assert listed(RangesAsked(7, of="b", after=holes[13]))[1] == (holes[14:], 0)
+        stats = ledger.internal_stats(RangesAsked(20))
+        next(stats)
+        ledger.cursors["a"].acknowledge(positions[:20:2])
+        assert len(finished(stats).cursors["a"].acknowledged_ranges) == 15, "as of the first step"
 
 
 async def test_entries_that_wait_for_a_ledger_are_counted_until_it_is_there(rooms, publish):

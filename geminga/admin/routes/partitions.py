@@ -33,7 +33,7 @@ from geminga.admin.statistics.stats_json import PartitionedMetadata, Partitioned
 from geminga.admin.view.broker import BrokerIdentity
 from geminga.admin.view.statistics import StatisticsView
 from geminga.admin.view.topics import TopicsView
-from geminga.broker.flow.slices import Pace
+from geminga.broker.flow.slices import Pace, in_slices
 from geminga.broker.policies.namespaces import Namespaces
 from geminga.errors import Conflict, GemingaError, NamespaceNotFound, PeerError, TopicNotFound
 from geminga.names import PARTITION_SUFFIX, TopicName
@@ -163,7 +163,8 @@ class PartitionRoutes:
             for part in parts:
                 await pace.turn()
                 found = await self._statistics.of_ledgers(part)
-                yield str(part), internal_stats_json(found, await self._statistics.readers(part))
+                shown = internal_stats_json(found, await self._statistics.readers(part))
+                yield str(part), msgspec.Raw(await in_slices(shown))
 
         rest = PartitionedInternalStats(metadata=metadata, partitions={})
         return streamed_json(_with_partitions(shown(), lambda: rest, rest_first=True))

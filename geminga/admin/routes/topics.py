@@ -17,6 +17,7 @@ from geminga.admin.http.streaming import json_list
 from geminga.admin.routes.addresses import Addresses
 from geminga.admin.routes.message_ids import shown_id
 from geminga.admin.routes.names import namespace_of, topic_of
+from geminga.admin.routes.numbers import whole_number
 from geminga.admin.statistics.internal_stats_json import internal_stats_json
 from geminga.admin.statistics.stats_json import StatsAsked, topic_json
 from geminga.admin.statistics.stats_json import Topic as StatsOfTopic
@@ -28,6 +29,7 @@ from geminga.broker.policies.bundles import bundle_range, topic_hash
 from geminga.broker.policies.namespaces import Namespaces
 from geminga.errors import Conflict, NamespaceNotFound, NotAllowed, PeerError, TopicNotFound
 from geminga.names import PARTITION_SUFFIX, TopicName
+from geminga.position import Position
 
 TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 
@@ -117,10 +119,15 @@ class TopicRoutes:
     async def internal_stats(self, request: Request) -> Response:
         topic = topic_of(request)
         check_is_there(self._topics, topic)
-        found = await self._statistics.of_ledgers(topic)
+        ledger_id, _, entry_id = request.query.get("gemingaRangesAfter", "-1:-1").partition(":")
+        found = await self._statistics.of_ledgers(
+            topic,
+            ranges_of=request.query.get("gemingaRangesOf"),
+            ranges_after=Position(whole_number(ledger_id), whole_number(entry_id)),
+        )
         readers = await self._statistics.readers(topic)
         shown = internal_stats_json(found, readers, topic if request.flag("metadata") else None)
-        return json_response(shown)
+        return Response(200, await in_slices(shown), "application/json")
 
     async def properties(self, request: Request) -> Response:
         topic = topic_of(request)

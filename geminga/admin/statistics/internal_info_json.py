@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from geminga.admin.statistics.stats_json import time_text
+from geminga.admin.statistics.stats_json import ROWS_MAX, time_text
 from geminga.managed_ledger.statistics import ManagedLedgerStatistics
 from geminga.position import Position
 
@@ -41,34 +43,39 @@ class InternalInfo(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     properties: dict[str, str] | UnsetType = UNSET
 
 
-def internal_info_json(source: ManagedLedgerStatistics) -> InternalInfo:
-    """The open ledger has neither entries nor size. The metadata store keeps no times of its own: shown are
-    when the topic was made, and when its newest ledger, or a cursor's, was.
+def internal_info_json(source: ManagedLedgerStatistics) -> Generator[int, None, InternalInfo]:
+    """Yields after some rows (ledgers, cursors) how many. The open ledger has neither entries nor size. The
+    metadata store keeps no times of its own: shown are when the topic was made, and when its newest ledger,
+    or a cursor's, was.
     """
     created = time_text(source.created_ms)
-    return InternalInfo(
-        creation_date=created,
-        modification_date=time_text(source.last_ledger_created_ms),
-        ledgers=[
+    ledgers, cursors = [], {}
+    for ledger in source.ledgers:
+        ledgers.append(
             Ledger(
                 ledger_id=ledger.ledger_id,
                 entries=ledger.entries if ledger.closed_ms else UNSET,
                 size=ledger.size_bytes if ledger.closed_ms else UNSET,
                 timestamp=ledger.closed_ms or source.last_ledger_created_ms,
             )
-            for ledger in source.ledgers
-        ],
-        terminated_position=UNSET if source.terminated is None else _place(source.terminated),
-        cursors={
-            name: Cursor(
+        )
+        if len(ledgers) % ROWS_MAX == 0:
+            yield ROWS_MAX
+    for name, cursor in source.cursors.items():
+        if cursor.durable:
+            cursors[name] = Cursor(
                 creation_date=created,
                 modification_date=time_text(cursor.ledger_switched_ms or source.created_ms),
                 cursors_ledger_id=cursor.cursor_ledger_id,
                 mark_delete=_place(cursor.mark_delete),
             )
-            for name, cursor in source.cursors.items()
-            if cursor.durable
-        },
+        yield 1
+    return InternalInfo(
+        creation_date=created,
+        modification_date=time_text(source.last_ledger_created_ms),
+        ledgers=ledgers,
+        terminated_position=UNSET if source.terminated is None else _place(source.terminated),
+        cursors=cursors,
         properties=dict(source.properties) or UNSET,
     )
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from typing import Final
 
 import msgspec
 
 from geminga.admin.statistics.stats_json import PartitionedMetadata, time_text
-from geminga.managed_ledger.cursor.statistics import CursorStatistics
+from geminga.managed_ledger.cursor.statistics import CursorStatistics, ranges_text
 from geminga.managed_ledger.statistics import LedgerStatistics, ManagedLedgerStatistics
 from geminga.names import TopicName
+
+LEDGERS_AT_ONCE: Final = 50
+"""Between two yields: a tenth of a millisecond, with their metadata a few of them."""
 
 
 class Ledger(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
@@ -32,6 +36,10 @@ class Cursor(msgspec.Struct, rename="camel", kw_only=True):
     cursor_ledger: int
     cursor_ledger_last_entry: int
     individually_deleted_messages: str
+    geminga_ranges_left_out: int | msgspec.UnsetType = msgspec.UNSET
+    """Not Pulsar's: how many follow those that are listed. A request with `gemingaRangesOf`, the cursor, and
+    `gemingaRangesAfter`, the last position that is listed, gets the next ones.
+    """
     last_ledger_switch_timestamp: str
     state: str
     active: bool
@@ -53,8 +61,10 @@ class InternalStats(msgspec.Struct, rename="camel", kw_only=True):
     pending_add_entries_count: int
     last_confirmed_entry: str
     state: str
-    ledgers: list[Ledger]
-    cursors: dict[str, Cursor]
+    ledgers: msgspec.Raw
+    """A list of `Ledger`."""
+    cursors: msgspec.Raw
+    """`Cursor` by name."""
     schema_ledgers: list[Ledger] = []
     compacted_ledger: Ledger = Ledger()
     properties: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
@@ -62,33 +72,46 @@ class InternalStats(msgspec.Struct, rename="camel", kw_only=True):
 
 class PartitionedInternalStats(msgspec.Struct, rename="camel", kw_only=True):
     metadata: PartitionedMetadata
-    partitions: dict[str, InternalStats]
+    partitions: dict[str, object]
+    """`InternalStats` by name."""
 
 
 def internal_stats_json(
     source: ManagedLedgerStatistics, readers: Mapping[str, bool], topic: TopicName | None = None
-) -> InternalStats:
-    """The ledger being written is listed with 0 entries and bytes, as Pulsar does; tools patch that in.
+) -> Generator[int, None, bytes]:
+    """`InternalStats` as JSON; yields after some rows (ledgers, cursors, ranges) how many.
 
+    The ledger being written is listed with 0 entries and bytes, as Pulsar does; tools patch that in.
     `readers` are the cursors with consumers: whether one of these takes more. With a topic the ledgers'
     metadata are shown, too.
     """
-    cursors = {name: _cursor(cursor, source, readers.get(name)) for name, cursor in source.cursors.items()}
-    return InternalStats(
+    waiting, cursors = 0, []
+    for name, cursor in source.cursors.items():
+        shown = yield from _cursor(cursor, source, readers.get(name))
+        waiting += shown.waiting_read_op
+        cursors.append(msgspec.json.encode(name) + b":" + msgspec.json.encode(shown))
+        yield 1
+    ledgers = []
+    for start in range(0, len(source.ledgers), LEDGERS_AT_ONCE):
+        some = [_ledger(ledger, topic) for ledger in source.ledgers[start : start + LEDGERS_AT_ONCE]]
+        ledgers.append(msgspec.json.encode(some)[1:-1])
+        yield len(some)
+    whole = InternalStats(
         entries_added_counter=source.entries_added,
         number_of_entries=source.number_of_entries,
         total_size=source.total_size_bytes,
         current_ledger_entries=source.current_ledger_entries,
         current_ledger_size=source.current_ledger_size_bytes,
         last_ledger_created_timestamp=time_text(source.last_ledger_created_ms),
-        waiting_cursors_count=sum(cursor.waiting_read_op for cursor in cursors.values()),
+        waiting_cursors_count=waiting,
         pending_add_entries_count=source.pending_adds,
         last_confirmed_entry=str(source.last_confirmed),
         state=source.state,
-        ledgers=[_ledger(ledger, topic) for ledger in source.ledgers],
-        cursors=cursors,
+        ledgers=msgspec.Raw(b"[" + b",".join(ledgers) + b"]"),
+        cursors=msgspec.Raw(b"{" + b",".join(cursors) + b"}"),
         properties=dict(source.properties) or msgspec.UNSET,
     )
+    return msgspec.json.encode(whole)
 
 
 def _ledger(source: LedgerStatistics, topic: TopicName | None) -> Ledger:
@@ -116,9 +139,12 @@ def _ledger_metadata(source: LedgerStatistics, topic: TopicName) -> str:
     )
 
 
-def _cursor(source: CursorStatistics, ledger: ManagedLedgerStatistics, takes_more: bool | None) -> Cursor:
+def _cursor(
+    source: CursorStatistics, ledger: ManagedLedgerStatistics, takes_more: bool | None
+) -> Generator[int, None, Cursor]:
     # A reader that stands behind the last entry and takes more waits for the next one.
     waiting = bool(takes_more) and source.read_position > ledger.last_confirmed
+    ranges = (yield from ranges_text(source.acknowledged_ranges)) if source.acknowledged_ranges else "[]"
     return Cursor(
         mark_delete_position=str(source.mark_delete),
         read_position=str(source.read_position),
@@ -126,13 +152,14 @@ def _cursor(source: CursorStatistics, ledger: ManagedLedgerStatistics, takes_mor
         messages_consumed_counter=ledger.entries_added - source.backlog_entries,
         cursor_ledger=source.cursor_ledger_id,
         cursor_ledger_last_entry=source.cursor_ledger_last_entry_id,
-        individually_deleted_messages=source.individually_deleted_messages,
+        individually_deleted_messages=ranges,
+        geminga_ranges_left_out=source.ranges_left_out or msgspec.UNSET,
         last_ledger_switch_timestamp=time_text(source.ledger_switched_ms),
         state="Open" if source.cursor_ledger_id >= 0 else "NoLedger",
         active=takes_more is not None,
         # Pulsar counts the place that is read next, too.
         number_of_entries_since_first_not_acked_message=source.entries_after_first_unacknowledged + 1,
-        total_non_contiguous_deleted_messages_range=len(source.acknowledged_ranges),
+        total_non_contiguous_deleted_messages_range=source.ranges_count,
         subscription_have_pending_read=waiting,
         properties=dict(source.properties),
     )

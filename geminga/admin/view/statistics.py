@@ -11,6 +11,7 @@ from geminga.bookie.running.ledger_inventory import StoredCounts
 from geminga.broker.flow.statistics import BrokerStatistics, TopicStatistics
 from geminga.managed_ledger.statistics import ManagedLedgerStatistics
 from geminga.names import TopicName
+from geminga.position import EARLIEST, Position
 
 
 class StatisticsView(Protocol):
@@ -24,8 +25,12 @@ class StatisticsView(Protocol):
         """
         ...
 
-    async def of_ledgers(self, topic: TopicName) -> ManagedLedgerStatistics:
-        """Of the topic's managed ledger: its ledgers and cursors."""
+    async def of_ledgers(
+        self, topic: TopicName, *, ranges_of: str | None = None, ranges_after: Position = EARLIEST
+    ) -> ManagedLedgerStatistics:
+        """Of the topic's managed ledger: its ledgers and cursors. The acknowledged ranges are those of one
+        cursor or of all, behind a position, and at most `cursor.statistics.RANGES_MAX`.
+        """
         ...
 
     async def readers(self, topic: TopicName) -> dict[str, bool]:

@@ -8,7 +8,7 @@ import msgspec
 
 from geminga.bookie.running.ledger_inventory import StoredCounts
 from geminga.broker.delays.statistics import bucket_statistics, index_bytes, named_beyond
-from geminga.broker.flow.slices import in_slices
+from geminga.broker.flow.slices import Pace, in_slices
 from geminga.broker.flow.statistics import (
     BrokerStatistics,
     CursorSavings,
@@ -21,6 +21,8 @@ from geminga.broker.subscription.statistics import SubscriptionStatistics, stati
 from geminga.broker.topic.compaction_cursor import kept_by_cursor
 from geminga.broker.topic.producers import AccessMode
 from geminga.managed_ledger.cursor.system_cursors import COMPACTION_CURSOR
+from geminga.managed_ledger.cursor.statistics import RangesAsked
+from geminga.position import EARLIEST, Position
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
     from geminga.managed_ledger.statistics import ManagedLedgerStatistics
     from geminga.managed_ledger.unopened import UnopenedCursor, UnopenedLedger
     from geminga.names import TopicName
-    from geminga.position import Position
 
 ROWS_MAX = 50
 """Topics, subscriptions, producers and consumers whose statistics are gathered between two checkpoints: about
@@ -76,16 +77,24 @@ class StatisticsOperator:
             found[name] = -1 if first is None else times_ms[first]
         return found
 
-    async def of_ledgers(self, topic: TopicName) -> ManagedLedgerStatistics:
+    async def of_ledgers(
+        self, topic: TopicName, *, ranges_of: str | None = None, ranges_after: Position = EARLIEST
+    ) -> ManagedLedgerStatistics:
         loaded = await loaded_topic(self._topics, topic)
-        return _with_shared_buckets(loaded.ledger.internal_stats(), loaded)
+        asked = RangesAsked(of=ranges_of, after=ranges_after)
+        found = await in_slices(loaded.ledger.internal_stats(asked))
+        return await in_slices(_with_shared_buckets(found, loaded))
 
     async def readers(self, topic: TopicName) -> dict[str, bool]:
-        return {
-            name: any(consumer.permits > 0 for consumer in subscription.consumers)
-            for name, subscription in (await loaded_topic(self._topics, topic)).subscriptions.items()
-            if subscription.consumers
-        }
+        found: dict[str, bool] = {}
+        pace = Pace()
+        loaded = await loaded_topic(self._topics, topic)
+        for looked, (name, subscription) in enumerate(tuple(loaded.subscriptions.items()), 1):
+            if subscription.consumers:
+                found[name] = any(consumer.permits > 0 for consumer in subscription.consumers)
+            if looked % ROWS_MAX == 0:
+                await pace.turn()
+        return found
 
     def of_topics(self, *, with_cursors: bool = False) -> Iterator[TopicStatistics | None]:
         loaded, unloaded = list(self._topics.loaded.values()), list(self._topics.unloaded.figures())
@@ -93,7 +102,7 @@ class StatisticsOperator:
         # A caller that takes no more than some of them wants those where something waits.
         for has_backlog in (True, False):
             for topic in loaded:
-                looked += 1
+                looked += 1 + len(topic.subscriptions) // ROWS_MAX
                 if _has_backlog(topic) is has_backlog:
                     slices = _statistics_in_slices(topic, with_cursors=with_cursors)
                     while True:
@@ -105,6 +114,9 @@ class StatisticsOperator:
                         if looked >= ROWS_MAX:
                             yield None
                             looked = 0
+                elif looked >= ROWS_MAX:
+                    yield None
+                    looked = 0
             for name, ledger in unloaded:
                 looked += 1
                 is_loaded = name in self._topics.loaded  # since the list was made
@@ -182,8 +194,11 @@ def unloaded_statistics(name: str, ledger: UnopenedLedger) -> TopicStatistics:
 
 
 def _with_shared_buckets(found: ManagedLedgerStatistics, topic: Topic) -> ManagedLedgerStatistics:
+def _with_shared_buckets(
+    found: ManagedLedgerStatistics, topic: Topic
+) -> Generator[None, None, ManagedLedgerStatistics]:
     """Show the properties of a shared index, which are the topic's, at the cursors that they serve, where
-    those of a subscription's own index are shown.
+    those of a subscription's own index are shown. Yields after each cursor.
     """
     shared = topic.delays.shared
     if shared is None:
@@ -198,6 +213,7 @@ def _with_shared_buckets(found: ManagedLedgerStatistics, topic: Topic) -> Manage
         ):
             named = named_beyond(shared, cursor.mark_delete)
             cursors[name] = msgspec.structs.replace(cursor, properties={**cursor.properties, **named})
+        yield
     return msgspec.structs.replace(found, cursors=cursors)
 
 

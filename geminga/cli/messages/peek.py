@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Any
+from urllib.parse import urlencode
 
 import trio
 
@@ -43,7 +45,17 @@ class Acknowledged:
                 f"the broker says {cursor['markDeletePosition']!r} where a position is expected"
             )
         self.mark_delete: Position = (int(found[1]), int(found[2]))
-        self._ranges = [
+        self._ranges: list[tuple[Position, Position, bool, bool]] = []
+        self.add(cursor)
+
+    @property
+    def last(self) -> Position:
+        """Of the ranges; before all positions without one."""
+        return self._ranges[-1][1] if self._ranges else (-1, -1)
+
+    def add(self, cursor: dict[str, Any]) -> None:
+        """Ranges behind those that are there."""
+        self._ranges += [
             ((int(lo), int(lo_entry)), (int(hi), int(hi_entry)), opening == "[", closing == "]")
             for opening, lo, lo_entry, hi, hi_entry, closing in _RANGE.findall(
                 str(cursor.get("individuallyDeletedMessages", ""))
@@ -53,9 +65,11 @@ class Acknowledged:
     def __contains__(self, at: Position) -> bool:
         if at <= self.mark_delete:
             return True
+        # The first range that may end behind it, and the one after that: ranges may share an end.
+        place = bisect_left(self._ranges, at, key=lambda one: one[1])
         return any(
             (low < at or (with_low and low == at)) and (at < high or (with_high and high == at))
-            for low, high, with_low, with_high in self._ranges
+            for low, high, with_low, with_high in self._ranges[place : place + 2]
         )
 
 
@@ -141,15 +155,23 @@ async def _peek(flags: argparse.Namespace, shown: list[Decoded]) -> None:
 
 
 def _acknowledged(flags: argparse.Namespace, topic: str) -> Acknowledged:
-    answer = Admin(web_url(flags.url)).call("GET", f"{topic_path(topic)}/internalStats")
-    cursors = answer.get("cursors", {})
+    admin, path = Admin(web_url(flags.url)), f"{topic_path(topic)}/internalStats"
+    cursors = admin.call("GET", path).get("cursors", {})
     if flags.subscription not in cursors:
         import difflib
 
         near = difflib.get_close_matches(flags.subscription, cursors, n=1)
         hint = f"; did you mean {near[0]}?" if near else f"; it has {', '.join(sorted(cursors)) or 'none'}"
         raise ClientError(f"{topic} has no subscription {flags.subscription!r}{hint}")
-    return Acknowledged(cursors[flags.subscription])
+    found = Acknowledged(cursor := cursors[flags.subscription])
+    # Geminga lists some ranges in one answer; the others follow.
+    while cursor.get("gemingaRangesLeftOut"):
+        ledger_id, entry_id = found.last
+        query = {"gemingaRangesOf": flags.subscription, "gemingaRangesAfter": f"{ledger_id}:{entry_id}"}
+        answer = admin.call("GET", f"{path}?{urlencode(query)}")
+        cursor = answer["cursors"].get(flags.subscription, {})
+        found.add(cursor)
+    return found
 
 
 class _Accept:

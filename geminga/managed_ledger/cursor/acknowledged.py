@@ -8,6 +8,9 @@ and every batch is an entry of the chain; no entry has a bit and a batch.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Generator
+from itertools import islice
+from typing import Final
 
 from pyroaring import BitMap
 
@@ -15,7 +18,12 @@ from geminga.managed_ledger.chain.entry import Entry
 from geminga.managed_ledger.chain.ledger_chain import LedgerChain
 from geminga.managed_ledger.cursor.batch_index import words_of
 from geminga.managed_ledger.cursor.cursor_state_format import CursorState
-from geminga.position import Position
+from geminga.position import EARLIEST, Position
+
+Range = tuple[int, int, int]
+"""Acknowledged entries of a ledger: its id, the first entry, the last one."""
+RANGES_AT_ONCE: Final = 200
+"""Between two yields: a tenth of a millisecond."""
 
 
 class Acknowledged:
@@ -115,16 +123,39 @@ class Acknowledged:
             chain.ordinal(chain.tail) - chain.ordinal((self._md_ledger, self._md_entry)) - self._acked_entries
         )
 
-    def acknowledged_ranges(self) -> list[tuple[int, int, int]]:
-        """Acknowledged entries beyond mark-delete, as (ledger, first entry, last entry), ascending."""
-        ranges = []
-        for ledger_id in sorted(self._acked):
-            bitmap = self._acked[ledger_id]
+    def acknowledged_ranges(self) -> list[Range]:
+        """Acknowledged entries beyond mark-delete, ascending. One step: a million of them take a second."""
+        slices = self.ranges_in_slices(EARLIEST, self._acked_entries)
+        while True:
+            try:
+                next(slices)
+            except StopIteration as end:
+                found: list[Range] = end.value[0]
+                return found
+
+    def ranges_in_slices(
+        self, after: tuple[int, int], ranges_max: int
+    ) -> Generator[int, None, tuple[list[Range], int]]:
+        """The first ranges of acknowledged entries beyond `after` and mark-delete, ascending, and how many
+        more there are. All as of the first step; yields after `RANGES_AT_ONCE` how many it has taken.
+        """
+        # Copies are cheap, and later acknowledgements are not in them: a range at a time they would not fit
+        # the mark-delete position that was read with the first one.
+        copies = [(id_, self._acked[id_].copy()) for id_ in sorted(self._acked) if id_ >= after[0]]
+        found: list[Range] = []
+        left_out = 0
+        for ledger_id, bitmap in copies:
+            if ledger_id == after[0]:
+                bitmap.remove_range(0, max(0, after[1]) + 1)
             # Set operations of the bitmap and no loop over its entries: a cursor may have a million of them.
             firsts = bitmap - bitmap.shift(1)
-            lasts = bitmap - bitmap.shift(-1)
-            ranges += [(ledger_id, first, last) for first, last in zip(firsts, lasts, strict=True)]
-        return ranges
+            left_out += len(firsts)
+            pairs = zip(firsts, bitmap - bitmap.shift(-1), strict=True)
+            while some := list(islice(pairs, min(RANGES_AT_ONCE, ranges_max - len(found)))):
+                found += [(ledger_id, first, last) for first, last in some]
+                left_out -= len(some)
+                yield len(some)
+        return found, left_out
 
     def acknowledged_ranges_count(self) -> int:
         """How many ranges `acknowledged_ranges` would list, at a fraction of the cost."""

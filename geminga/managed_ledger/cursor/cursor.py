@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager
 
+import msgspec
 import trio
 
 from geminga.errors import GemingaError, PeerError, ReadOnly, ServiceNotReady
@@ -283,14 +284,16 @@ class Cursor(Acknowledgments):
         """Where the cursor is written down; None if it is not durable. For crash tests and benches."""
         return self._ledger
 
-    def statistics(self) -> CursorStatistics:
-        """A moment's view; costs a walk over the acknowledged ranges."""
+    def statistics(self, after: Position, ranges_max: int) -> Generator[int, None, CursorStatistics]:
+        """A view of the first step; yields as `ranges_in_slices`, which takes `after` and `ranges_max`."""
         ledger = self._ledger
-        return CursorStatistics(
+        found = CursorStatistics(
             mark_delete=self.mark_delete,
             read_position=self.read_position,
             backlog_entries=self.backlog_entries(),
-            acknowledged_ranges=self.acknowledged_ranges(),
+            acknowledged_ranges=[],
+            ranges_left_out=0,
+            ranges_count=self.acknowledged_ranges_count(),
             cursor_ledger_id=ledger.record.cursor_ledger_id if ledger is not None else -1,
             cursor_ledger_last_entry_id=ledger.last_entry_id if ledger is not None else -1,
             ledger_switched_ms=ledger.switched_ms if ledger is not None else 0,
@@ -300,3 +303,7 @@ class Cursor(Acknowledgments):
             durable=ledger is not None,
             properties=dict(self.properties),
         )
+        if not found.ranges_count:
+            return found
+        ranges, left_out = yield from self.ranges_in_slices(after, ranges_max)
+        return msgspec.structs.replace(found, acknowledged_ranges=ranges, ranges_left_out=left_out)

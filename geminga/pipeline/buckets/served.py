@@ -9,8 +9,9 @@ import threading
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any, Final, NamedTuple
+from urllib.parse import urlencode
 
 import numpy as np
 from pyroaring import BitMap
@@ -131,7 +132,16 @@ class ServedIndex(NamedTuple):
         if self.subscription not in cursors:
             raise PipelineError(f"{self.topic} has no subscription {self.subscription!r}")
         shared = self.is_shared()
-        return [_acknowledged(cursors[name]) for name in cursors if shared or name == self.subscription]
+        wanted = [name for name in cursors if shared or name == self.subscription]
+        return [_acknowledged(cursors[name], self._more_ranges(path, name, cursors[name])) for name in wanted]
+
+    def _more_ranges(self, path: str, name: str, cursor: Mapping[str, Any]) -> Iterator[str]:
+        """What an answer has left out of a cursor's acknowledged ranges."""
+        while cursor.get("gemingaRangesLeftOut"):
+            _, _, last = cursor["individuallyDeletedMessages"].rstrip("]").rpartition("..")
+            query = urlencode({"gemingaRangesOf": name, "gemingaRangesAfter": last.strip("[") or "-1:-1"})
+            cursor = get_json(self.access, self.admin_url, f"{path}?{query}")["cursors"].get(name, {})
+            yield cursor.get("individuallyDeletedMessages", "")
 
     def entries(self, ledger_id: int) -> dict[int, bytes]:
         """Of a bucket, those that can be read; none if it is gone."""
@@ -227,15 +237,14 @@ def _is_bundle(buckets: Sequence[Encoded]) -> bool:
     return size_bytes <= BUNDLE_BYTES_MAX and len(buckets) <= BUCKETS_MAX
 
 
-def _acknowledged(cursor: Mapping[str, Any]) -> Acknowledged:
+def _acknowledged(cursor: Mapping[str, Any], more: Iterable[str]) -> Acknowledged:
     ledger, _, entry = cursor["markDeletePosition"].partition(":")
     apart: dict[int, BitMap] = {}
-    for opened, first_ledger, first, last_ledger, last, closed in _ACKNOWLEDGED.findall(
-        cursor["individuallyDeletedMessages"]
-    ):
-        if first_ledger == last_ledger:
-            begin, end = int(first) + (opened == "("), int(last) + (closed == "]")
-            apart.setdefault(int(first_ledger), BitMap()).add_range(begin, end)
+    for ranges in chain((cursor["individuallyDeletedMessages"],), more):
+        for opened, first_ledger, first, last_ledger, last, closed in _ACKNOWLEDGED.findall(ranges):
+            if first_ledger == last_ledger:
+                begin, end = int(first) + (opened == "("), int(last) + (closed == "]")
+                apart.setdefault(int(first_ledger), BitMap()).add_range(begin, end)
     return Acknowledged((int(ledger), int(entry)), {id_: ids.serialize() for id_, ids in apart.items()})
 
 

@@ -37,6 +37,7 @@ from tests.broker.topics_rig import (
     subscription_of,
     topic_of,
 )
+from tests.generators import finished
 
 INDEXES = {
     "own": DelaySettings(),
@@ -206,7 +207,7 @@ async def test_a_deleted_topic_leaves_nothing_that_falls_due(autojump_clock: Moc
         assert (received(outbox), received(again)) == (0, 1)
         ledger = (await topic_of(rig)).ledger
         named = {info.ledger_id for info in ledger.ledgers}
-        named |= {s.cursor_ledger_id for s in ledger.internal_stats().cursors.values()}
+        named |= {s.cursor_ledger_id for s in finished(ledger.internal_stats()).cursors.values()}
         kept = set(rig.bookie.inventory.ledgers())
         assert kept <= named, "the deleted topic's ledgers went with it, its buckets' too"
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import AsyncGenerator, Sequence
+
+import msgspec
 
 from geminga.admin.http.router import (
     NO_CONTENT,
@@ -12,15 +14,18 @@ from geminga.admin.http.router import (
     Response,
     Router,
     json_response,
+    streamed_json,
 )
 from geminga.admin.routes.effect import with_warning, without_effect
 from geminga.admin.routes.message_ids import MessageId, shown_id
 from geminga.admin.routes.names import topic_of
 from geminga.admin.routes.topics import TOPIC, check_is_there, parts_of, properties_of
-from geminga.admin.statistics.internal_info_json import internal_info_json
+from geminga.admin.statistics.internal_info_json import InternalInfo, internal_info_json
 from geminga.admin.view.statistics import StatisticsView
 from geminga.admin.view.topics import TopicsView
+from geminga.broker.flow.slices import Pace, in_slices
 from geminga.broker.policies.values import read
+from geminga.names import TopicName
 from geminga.position import Position
 
 NOT_RUN = {"status": "NOT_RUN", "lastError": ""}
@@ -115,9 +120,18 @@ class TopicUpkeepRoutes:
         topic = topic_of(request)
         if not self._topics.partitions(topic):
             check_is_there(self._topics, topic)
-            return json_response(internal_info_json(await self._statistics.of_ledgers(topic)))
-        parts: dict[str, Any] = {}
-        for part in parts_of(self._topics, topic):
+            return json_response(await self._internal_info(topic))
+        return streamed_json(self._internal_infos(parts_of(self._topics, topic)))
+
+    async def _internal_info(self, topic: TopicName) -> InternalInfo:
+        return await in_slices(internal_info_json(await self._statistics.of_ledgers(topic)))
+
+    async def _internal_infos(self, parts: Sequence[TopicName]) -> AsyncGenerator[bytes, None]:
+        before, pace = b'{"version":0,"partitions":{', Pace()
+        for part in parts:
+            await pace.turn()
             if self._topics.exists(part):
-                parts[str(part)] = internal_info_json(await self._statistics.of_ledgers(part))
-        return json_response({"version": 0, "partitions": parts})
+                shown = await self._internal_info(part)
+                yield before + msgspec.json.encode(str(part)) + b":" + msgspec.json.encode(shown)
+                before = b","
+        yield (b"" if before == b"," else before) + b"}}"
