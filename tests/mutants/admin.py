@@ -95,7 +95,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "dynamic-setting-told-nobody",
         "geminga/broker/operator/dynamic_configuration.py",
         "await self._documents.change(DYNAMIC_CONFIGURATION, BROKER, change=changed)\n"
-        "        self._policies.change_defaults(self._policies_of(self.current()))",
+        "        await self._policies.change_defaults(self._policies_of(self.current()))",
         "await self._documents.change(DYNAMIC_CONFIGURATION, BROKER, change=changed)",
         ("tests/e2e/operators/test_e2e_dynamic_configuration.py",),
         "that a setting changed at run time holds at once",

@@ -60,7 +60,7 @@ class DynamicConfiguration:
     def follow(self) -> None:
         """Apply earlier changes; call this once, at the start."""
         if self.values():
-            self._policies.change_defaults(self._policies_of(self.current()))
+            self._policies.use_defaults(self._policies_of(self.current()))
 
     async def set(self, key: str, text: str) -> bool:
         """Set a value, durable and in effect on return. Returns False if it has no effect here. Raises
@@ -90,4 +90,4 @@ class DynamicConfiguration:
             return change({} if old is ABSENT else old) or ABSENT
 
         await self._documents.change(DYNAMIC_CONFIGURATION, BROKER, change=changed)
-        self._policies.change_defaults(self._policies_of(self.current()))
+        await self._policies.change_defaults(self._policies_of(self.current()))

@@ -8,7 +8,7 @@ Texts and codes are Pulsar 4.0's; admin clients show them to users.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from geminga.broker.policies.bundles import BUNDLES_DEFAULT, bundle_boundaries, bundle_count
@@ -27,6 +27,13 @@ PUBLIC = "public"
 SYSTEM = "pulsar"
 LOCAL = "geminga_local_policies"
 """Keys that Pulsar stores beside the policies in a namespace's record and does not show with them."""
+
+
+Listener = Callable[[NamespaceName], Awaitable[None]]
+
+
+async def _nobody(name: NamespaceName) -> None:
+    """No topics are to hear of it."""
 
 
 class TenantNotFound(PeerError):
@@ -52,13 +59,14 @@ class Namespaces:
         self._metadata = metadata
         self._clock = clock
         self.cluster = cluster
-        self._listeners: list[Callable[[NamespaceName], None]] = []
+        self._changed: Listener = _nobody
+        self._unchanged: Listener = _nobody
 
-    def call_on_policies_change(self, listener: Callable[[NamespaceName], None]) -> None:
-        """From now on call `listener` with each namespace whose policies have changed, once that is durable
-        and before the request is answered.
+    def call_on_policies_change(self, changed: Listener, unchanged: Listener) -> None:
+        """From now on await `changed` with each namespace whose policies have changed, once that is durable
+        and before the request is answered; and `unchanged` before a request is answered that changed nothing.
         """
-        self._listeners.append(listener)
+        self._changed, self._unchanged = changed, unchanged
 
     async def bootstrap(self) -> None:
         """Create the namespaces of every Pulsar: public/default for users, pulsar/system for itself.
@@ -242,6 +250,7 @@ class Namespaces:
             record = records.decode(NamespaceRecord, stored.value, path)
             policies = change(record.policies)
             if policies == record.policies:
+                await self._unchanged(name)
                 return
             changed = NamespaceRecord(policies=policies, created_ms=record.created_ms, bundles=record.bundles)
             try:
@@ -249,8 +258,7 @@ class Namespaces:
                 break
             except BadVersion:
                 continue
-        for listener in self._listeners:
-            listener(name)
+        await self._changed(name)
 
     def check_allowed(self, name: NamespaceName, clusters: object) -> None:
         """Raises `ClusterForbidden` unless the namespace's tenant may use all of these clusters."""

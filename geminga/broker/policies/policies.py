@@ -8,11 +8,13 @@ the change is durable, and every loaded topic that it concerns applies it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import trio
 
+from geminga.broker.flow.slices import Pace
 from geminga.broker.policies.endpoint import Policy
 from geminga.broker.policies.records import (
     AGE,
@@ -57,6 +59,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("geminga.broker")
 
 NAMESPACES_REMEMBERED_MAX = 1_000
+TOLD_AT_ONCE = 10
+"""Topics that are told of a change between two turns of the loop: a quarter of a millisecond."""
 NO_TOPIC_POLICIES = TopicPoliciesRecord()
 NOTHING: Overrides = {}
 """The own policies of nearly every topic: one shared object."""
@@ -126,11 +130,7 @@ class _Attached:
 
     def __init__(self, overrides: Overrides) -> None:
         self.overrides = overrides
-        self.listeners: list[Listener] = []
-
-    def tell(self, effective: EffectivePolicies) -> None:
-        for listener in tuple(self.listeners):
-            listener(effective)
+        self.listeners: dict[Listener, None] = {}
 
 
 class Policies:
@@ -146,7 +146,9 @@ class Policies:
         self._shared: dict[str, EffectivePolicies] = {}
         """By namespace, the effective policies of its topics without policies of their own."""
         self._attached: dict[NamespaceName, dict[TopicName, _Attached]] = {}
-        namespaces.call_on_policies_change(self._namespace_changed)
+        self._telling: dict[NamespaceName, set[trio.Event]] = {}
+        """Set when a change is in force; here until then."""
+        namespaces.call_on_policies_change(self._namespace_changed, self._told)
         for policy in POLICIES:
             if policy.warning:
                 self._say_how_it_differs(policy, getattr(defaults, policy.name), "the broker's default")
@@ -177,17 +179,17 @@ class Policies:
         attached = topics.get(topic.partitioned_name)
         if attached is None:
             attached = topics[topic.partitioned_name] = _Attached(self._topic_overrides(topic))
-        attached.listeners.append(listener)
+        attached.listeners[listener] = None
         return self._effective(topic.namespace, attached.overrides)
 
     def detach(self, topic: TopicName, listener: Listener) -> None:
         """Remove the listener. May be repeated."""
         topics = self._attached.get(topic.namespace, {})
         attached = topics.get(topic.partitioned_name)
-        if attached is not None and listener in attached.listeners:
-            attached.listeners.remove(listener)
-        if attached is not None and not attached.listeners:
-            del topics[topic.partitioned_name]
+        if attached is not None:
+            attached.listeners.pop(listener, None)
+            if not attached.listeners:
+                del topics[topic.partitioned_name]
         if not topics:
             self._attached.pop(topic.namespace, None)
 
@@ -356,8 +358,9 @@ class Policies:
         try:
             await self._metadata.delete(records.topic_policies_path(topic))
         except KeyMissing:
+            await self._told(topic.namespace)
             return
-        self._topic_changed(topic)
+        await self._topic_changed(topic)
 
     async def _change_topic(
         self, topic: TopicName, change: Callable[[dict[str, Any]], dict[str, Any]], is_global: bool
@@ -369,6 +372,7 @@ class Policies:
             policies = getattr(record, name)
             changed = change(policies)
             if changed == policies:
+                await self._told(topic.namespace)
                 return
             encoded = records.encode(msgspec.structs.replace(record, **{name: changed}))
             try:
@@ -376,31 +380,63 @@ class Policies:
                 break
             except BadVersion:
                 continue
-        self._topic_changed(topic)
+        await self._topic_changed(topic)
 
-    def change_defaults(self, defaults: EffectivePolicies) -> None:
-        """Replace the values of the configuration; every loaded topic has been notified on return."""
+    def use_defaults(self, defaults: EffectivePolicies) -> None:
+        """Replace the values of the configuration, before a topic is loaded."""
+        assert not self._attached, "loaded topics would not hear of it"
+        self.defaults = defaults
+        self._shared.clear()
+
+    async def change_defaults(self, defaults: EffectivePolicies) -> None:
+        """Replace the values of the configuration; in effect for every loaded topic on return."""
         self.defaults = defaults
         self._shared.clear()
         for namespace in tuple(self._attached):
-            self._tell(namespace)
+            await self._tell(namespace, tuple(self._attached.get(namespace, {}).values()))
 
     # -- telling ---------------------------------------------------------------------------------------------
 
-    def _namespace_changed(self, name: NamespaceName) -> None:
+    async def _namespace_changed(self, name: NamespaceName) -> None:
+        # Before the first await: a topic that is loaded while others are told must get what holds now.
         self._of_namespace.pop(str(name), None)
         self._shared.pop(str(name), None)
-        self._tell(name)
+        await self._tell(name, tuple(self._attached.get(name, {}).values()))
 
-    def _tell(self, name: NamespaceName) -> None:
-        for attached in tuple(self._attached.get(name, {}).values()):
-            attached.tell(self._effective(name, attached.overrides))
-
-    def _topic_changed(self, topic: TopicName) -> None:
+    async def _topic_changed(self, topic: TopicName) -> None:
         attached = self._attached.get(topic.namespace, {}).get(topic.partitioned_name)
         if attached is not None:
             attached.overrides = self._topic_overrides(topic)
-            attached.tell(self._effective(topic.namespace, attached.overrides))
+            await self._tell(topic.namespace, (attached,))
+
+    async def _tell(self, name: NamespaceName, topics: Iterable[_Attached]) -> None:
+        """Tell each topic what holds for it, and let all other tasks run now and then.
+
+        Changes at the same time end well: whoever tells a topic tells it what holds at that moment.
+        """
+        done = trio.Event()
+        self._telling.setdefault(name, set()).add(done)
+        pace, told = Pace(), 0
+        try:
+            for attached in topics:
+                for listener in tuple(attached.listeners):
+                    if listener in attached.listeners:  # the topic may have been closed meanwhile
+                        listener(self._effective(name, attached.overrides))
+                    told += 1
+                    if told % TOLD_AT_ONCE == 0:
+                        await pace.turn()
+        finally:
+            done.set()
+            self._telling[name].discard(done)
+            if not self._telling[name]:
+                del self._telling[name]
+
+    async def _told(self, name: NamespaceName) -> None:
+        """Return when the changes that were made before this call are in force: the request that repeats one
+        must not be answered sooner.
+        """
+        for done in tuple(self._telling.get(name, ())):
+            await done.wait()
 
     def _say_how_it_differs(self, policy: Policy, value: object, owner: object) -> None:
         """Log once for each policy that it has no effect here, or another one than in Pulsar."""

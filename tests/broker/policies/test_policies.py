@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import trio
 
 from geminga.broker.policies.namespaces import Namespaces
-from geminga.broker.policies.policies import EffectivePolicies, Policies
+from geminga.broker.policies.policies import TOLD_AT_ONCE, EffectivePolicies, Policies
 from geminga.broker.policies.records import AGE, STORAGE
 from geminga.broker.policies.table import BY_NAME
 from geminga.broker.policies.values import (
@@ -142,3 +143,91 @@ async def test_nonsense_in_a_record_does_not_hold(policies: Policies) -> None:
 def test_delayed_delivery_is_bounded_where_it_is_used() -> None:
     assert (DelayedDelivery(-5, True, -7).tick_ms, DelayedDelivery(-5, True, -7).delay_max_ms) == (1, 0)
     assert (DelayedDelivery(2000, True, 5).tick_ms, DelayedDelivery(2000, True, 5).delay_max_ms) == (2000, 5)
+
+
+def attach_many(policies: Policies, count: int) -> dict[str, list[int]]:
+    """Topics, half of them partitions of one; what each was told, as the first of it what it began with."""
+    told: dict[str, list[int]] = {}
+    for number in range(count):
+        text = f"t{number}" if number % 2 else f"p-partition-{number}"
+        name = TopicName.parse(f"persistent://public/default/{text}")
+        seen = told[text] = []
+        seen.append(
+            policies.attach(name, lambda new, seen=seen: seen.append(new.message_ttl_s)).message_ttl_s
+        )  # type: ignore[misc]
+    return told
+
+
+async def test_a_change_leaves_turns_to_others_and_is_in_force_when_it_returns(policies: Policies) -> None:
+    told = attach_many(policies, 200)
+    most = 0
+
+    async def look() -> None:
+        nonlocal most
+        before = 200
+        while True:
+            await trio.lowlevel.checkpoint()
+            now = sum(map(len, told.values()))
+            most, before = max(most, now - before), now
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(look)
+        for change in (
+            policies.set_for_namespace(DEFAULT, TTL, 10),
+            policies.change_defaults(EffectivePolicies(message_ttl_s=4)),
+        ):
+            before = sum(map(len, told.values()))
+            await change
+            assert sum(map(len, told.values())) == before + 200
+        assert {seen[-1] for seen in told.values()} == {10}
+        nursery.cancel_scope.cancel()
+    assert 0 < most <= 2 * TOLD_AT_ONCE
+
+
+async def test_two_changes_at_once_leave_what_was_stored_last(
+    store: MetadataStore, policies: Policies
+) -> None:
+    told = attach_many(policies, 200)
+    async with trio.open_nursery() as nursery:
+        for ttl_s in (10, 11, 12):
+            nursery.start_soon(policies.set_for_namespace, DEFAULT, TTL, ttl_s)
+    last = (await open_policies(store)).effective(TOPIC).message_ttl_s
+    assert {seen[-1] for seen in told.values()} == {last}
+
+
+async def test_a_topic_that_is_loaded_or_closed_during_a_change(policies: Policies) -> None:
+    attach_many(policies, 200)
+    late: list[int] = []
+    closed: list[int] = []
+    gone = TopicName.parse("persistent://public/default/t-gone")
+
+    def close(effective: EffectivePolicies) -> None:
+        closed.append(effective.message_ttl_s)
+
+    policies.attach(gone, close)
+
+    async def load() -> None:
+        while not policies._telling:
+            await trio.lowlevel.checkpoint()
+        policies.detach(gone, close)
+        late.append(policies.attach(TOPIC, lambda new: late.append(new.message_ttl_s)).message_ttl_s)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(load)
+        await policies.set_for_namespace(DEFAULT, TTL, 10)
+    assert (late, closed) == ([10], [])
+
+
+async def test_a_repeated_change_returns_when_the_first_one_is_in_force(policies: Policies) -> None:
+    told = attach_many(policies, 200)
+
+    async def repeat() -> None:
+        while not policies._telling:
+            await trio.lowlevel.checkpoint()
+        await policies.set_for_namespace(DEFAULT, TTL, 10)
+        assert {seen[-1] for seen in told.values()} == {10}
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(repeat)
+        await policies.set_for_namespace(DEFAULT, TTL, 10)
+    assert {len(seen) for seen in told.values()} == {2}, "it tells nobody again"

@@ -137,7 +137,7 @@ async def test_the_default_of_the_broker_keeps_every_topic_that_is_loaded(autoju
     async with open_topics() as rig:
         await rig.topics.get(TOPIC, create=True)
         await rig.topics.unload(TOPIC)
-        rig.rooms.policies.change_defaults(EffectivePolicies(compaction_threshold_bytes=1))
+        await rig.rooms.policies.change_defaults(EffectivePolicies(compaction_threshold_bytes=1))
         topic = await rig.topics.get(TOPIC, create=False)
         assert COMPACTION_CURSOR in topic.ledger.cursors
 
