@@ -196,38 +196,34 @@ async def test_two_changes_at_once_leave_what_was_stored_last(
 
 
 async def test_a_topic_that_is_loaded_or_closed_during_a_change(policies: Policies) -> None:
-    attach_many(policies, 200)
     late: list[int] = []
     closed: list[int] = []
-    gone = TopicName.parse("persistent://public/default/t-gone")
+    first, gone = (TopicName.parse(f"persistent://public/default/p-partition-{n}") for n in (0, 998))
 
     def close(effective: EffectivePolicies) -> None:
         closed.append(effective.message_ttl_s)
 
-    policies.attach(gone, close)
-
-    async def load() -> None:
-        while not policies._telling:
-            await trio.lowlevel.checkpoint()
+    def meanwhile(effective: EffectivePolicies) -> None:
         policies.detach(gone, close)
         late.append(policies.attach(TOPIC, lambda new: late.append(new.message_ttl_s)).message_ttl_s)
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(load)
-        await policies.set_for_namespace(DEFAULT, TTL, 10)
+    policies.attach(first, meanwhile)
+    attach_many(policies, 200)
+    policies.attach(gone, close)
+    await policies.set_for_namespace(DEFAULT, TTL, 10)
     assert (late, closed) == ([10], [])
 
 
 async def test_a_repeated_change_returns_when_the_first_one_is_in_force(policies: Policies) -> None:
-    told = attach_many(policies, 200)
+    told: dict[str, list[int]] = {}
 
     async def repeat() -> None:
-        while not policies._telling:
-            await trio.lowlevel.checkpoint()
         await policies.set_for_namespace(DEFAULT, TTL, 10)
         assert {seen[-1] for seen in told.values()} == {10}
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(repeat)
+        first = TopicName.parse("persistent://public/default/p-partition-999")
+        policies.attach(first, lambda _: nursery.start_soon(repeat))
+        told.update(attach_many(policies, 200))
         await policies.set_for_namespace(DEFAULT, TTL, 10)
     assert {len(seen) for seen in told.values()} == {2}, "it tells nobody again"
