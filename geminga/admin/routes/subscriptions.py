@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from geminga.admin.http.router import (
@@ -11,14 +12,16 @@ from geminga.admin.http.router import (
     Request,
     Response,
     Router,
-    json_response,
+    streamed_json,
 )
+from geminga.admin.http.streaming import json_list
 from geminga.admin.routes.message_ids import MessageId
 from geminga.admin.routes.names import subscription_of, topic_of
 from geminga.admin.routes.numbers import INT_MAX, NUMBER_MAX, whole_number
 from geminga.admin.routes.topics import TOPIC, parts_of, properties_of
 from geminga.admin.view.subscriptions import SubscriptionsView
 from geminga.admin.view.topics import TopicsView
+from geminga.broker.flow.slices import Pace, for_each
 from geminga.broker.policies.values import read
 from geminga.errors import Conflict, NotAllowed, PeerError, SubscriptionNotFound
 from geminga.names import TopicName
@@ -54,9 +57,11 @@ class SubscriptionRoutes:
 
     async def names(self, request: Request) -> Response:
         names: dict[str, None] = {}
+        pace = Pace()
         for part in parts_of(self._topics, topic_of(request)):
             names.update(dict.fromkeys(await self._subscriptions.names(part)))
-        return json_response(list(names))
+            await pace.turn()
+        return streamed_json(json_list(list(names)))
 
     async def create(self, request: Request) -> Response:
         topic, name = topic_of(request), subscription_of(request)
@@ -67,7 +72,8 @@ class SubscriptionRoutes:
             if not self._topics.may_be_created(topic):
                 parts_of(self._topics, topic)
             await self._topics.create(topic, {})
-        for part in parts_of(self._topics, topic):
+
+        async def create_on(part: TopicName) -> None:
             try:
                 await self._subscriptions.create(
                     part, name, start=start, properties=properties, replicated=replicated
@@ -75,39 +81,49 @@ class SubscriptionRoutes:
             except Conflict:
                 if not self._topics.partitions(topic):
                     raise
+
+        await for_each(parts_of(self._topics, topic), create_on)
         return NO_CONTENT
 
     async def delete(self, request: Request) -> Response:
         force = request.flag("force")
-        for part, name in await self._targets(request):
-            await self._subscriptions.delete(part, name, force=force)
+        name = subscription_of(request)
+        parts = await self._parts(request)
+        await for_each(parts, lambda part: self._subscriptions.delete(part, name, force=force))
         return NO_CONTENT
 
     async def skip_all(self, request: Request) -> Response:
-        for part, name in await self._targets(request):
-            await self._subscriptions.skip(part, name, None)
+        name = subscription_of(request)
+        parts = await self._parts(request)
+        await for_each(parts, lambda part: self._subscriptions.skip(part, name, None))
         return NO_CONTENT
 
     async def skip(self, request: Request) -> Response:
         count = _count(request.parameters["count"])
         if self._topics.partitions(topic_of(request)):
             raise NotAllowed("Skip messages on a partitioned topic is not allowed")
-        for part, name in await self._targets(request):
-            await self._subscriptions.skip(part, name, count)
+        for part in await self._parts(request):
+            await self._subscriptions.skip(part, subscription_of(request), count)
         return NO_CONTENT
 
     async def expire(self, request: Request) -> Response:
         seconds = whole_number(request.parameters["seconds"], INT_MAX)
-        return await self._expire(await self._targets(request), seconds)
+        name = subscription_of(request)
+        parts = await self._parts(request)
+        await for_each(parts, lambda part: self._expire(part, (name,), seconds))
+        return NO_CONTENT
 
     async def expire_all(self, request: Request) -> Response:
         seconds = whole_number(request.parameters["seconds"], INT_MAX)
-        parts = parts_of(self._topics, topic_of(request))
-        targets = [(part, name) for part in parts for name in await self._subscriptions.names(part)]
-        return await self._expire(targets, seconds)
 
-    async def _expire(self, targets: list[tuple[TopicName, str]], seconds: int) -> Response:
-        for part, name in targets:
+        async def expire_in(part: TopicName) -> None:
+            await self._expire(part, await self._subscriptions.names(part), seconds)
+
+        await for_each(parts_of(self._topics, topic_of(request)), expire_in)
+        return NO_CONTENT
+
+    async def _expire(self, part: TopicName, names: Iterable[str], seconds: int) -> None:
+        for name in names:
             if not await self._subscriptions.expire(part, name, seconds):
                 raise Conflict(
                     f"Expire message by timestamp not issued on topic {part} for subscription {name} due to "
@@ -115,7 +131,6 @@ class SubscriptionRoutes:
                     "performed on a partitioned topic operation might succeeded on other partitions, please "
                     "check stats of individual partition."
                 )
-        return NO_CONTENT
 
     async def expire_up_to(self, request: Request) -> Response:
         body = request.json()
@@ -125,13 +140,14 @@ class SubscriptionRoutes:
         position = asked.position
         if asked.excluded or asked.is_excluded:
             position = position.next()
-        targets = await self._targets(request)
-        if targets[0][0].partition_index != asked.partition_index:
+        name = subscription_of(request)
+        parts = await self._parts(request)
+        if parts[0].partition_index != asked.partition_index:
             raise BadPartition(
                 "Invalid parameter for expire message by position, partition index of passed in message "
                 "position doesn't match partition index for the topic"
             )
-        for part, name in targets:
+        for part in parts:
             if not await self._subscriptions.expire_up_to(part, name, position):
                 raise Conflict(
                     f"Expire message by position not issued on topic {part} for subscription {name} due to "
@@ -141,8 +157,9 @@ class SubscriptionRoutes:
 
     async def reset_to_time(self, request: Request) -> Response:
         publish_time_ms = _count(request.parameters["timestamp"])
-        for part, name in await self._targets(request):
-            await self._subscriptions.reset_to_time(part, name, publish_time_ms)
+        name = subscription_of(request)
+        parts = await self._parts(request)
+        await for_each(parts, lambda part: self._subscriptions.reset_to_time(part, name, publish_time_ms))
         return NO_CONTENT
 
     async def reset(self, request: Request) -> Response:
@@ -154,21 +171,29 @@ class SubscriptionRoutes:
         position = _position(body)
         if body.get("isExcluded") or body.get("excluded"):
             position = position.next()
-        for part, name in await self._targets(request):
-            await self._subscriptions.reset(part, name, position)
+        for part in await self._parts(request):
+            await self._subscriptions.reset(part, subscription_of(request), position)
         return NO_CONTENT
 
-    async def _targets(self, request: Request) -> list[tuple[TopicName, str]]:
-        """The parts of the topic that have the subscription; at least one."""
-        topic, name = topic_of(request), subscription_of(request)
-        found = [
-            (part, name)
-            for part in parts_of(self._topics, topic)
-            if await self._subscriptions.has(part, name)
-        ]
-        if not found:
-            raise SubscriptionNotFound(f"Subscription {name} not found for topic {topic}")
-        return found
+    async def _parts(self, request: Request) -> list[TopicName]:
+        return await parts_with(
+            self._topics, self._subscriptions, topic_of(request), subscription_of(request)
+        )
+
+
+async def parts_with(
+    topics: TopicsView, subscriptions: SubscriptionsView, topic: TopicName, name: str
+) -> list[TopicName]:
+    """The parts of the topic that have the subscription. Raises `SubscriptionNotFound` if none has."""
+    found: list[TopicName] = []
+    pace = Pace()
+    for part in parts_of(topics, topic):
+        if await subscriptions.has(part, name):
+            found.append(part)
+        await pace.turn()
+    if not found:
+        raise SubscriptionNotFound(f"Subscription {name} not found for topic {topic}")
+    return found
 
 
 def _start(body: Any) -> tuple[Position, dict[str, str]]:

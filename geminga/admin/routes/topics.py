@@ -24,11 +24,11 @@ from geminga.admin.statistics.stats_json import Topic as StatsOfTopic
 from geminga.admin.view.broker import BrokerIdentity
 from geminga.admin.view.statistics import StatisticsView
 from geminga.admin.view.topics import TopicsView
-from geminga.broker.flow.slices import NAMES_MAX, in_slices
+from geminga.broker.flow.slices import NAMES_MAX, for_each, in_slices
 from geminga.broker.policies.bundles import bundle_range, topic_hash
 from geminga.broker.policies.namespaces import Namespaces
 from geminga.errors import Conflict, NamespaceNotFound, NotAllowed, PeerError, TopicNotFound
-from geminga.names import PARTITION_SUFFIX, TopicName
+from geminga.names import PARTITION_SUFFIX, Partitions, TopicName
 from geminga.position import Position
 
 TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
@@ -138,16 +138,20 @@ class TopicRoutes:
 
     async def unload(self, request: Request) -> Response:
         topic = topic_of(request)
-        for part in parts_of(self._topics, topic):
-            if self._topics.exists(part):
-                await self._topics.unload(part)
+        await for_each(parts_of(self._topics, topic), self._unload_part)
         return NO_CONTENT
 
+    async def _unload_part(self, part: TopicName) -> None:
+        if self._topics.exists(part):
+            await self._topics.unload(part)
+
     async def truncate(self, request: Request) -> Response:
-        for part in parts_of(self._topics, topic_of(request)):
-            if self._topics.exists(part):
-                await self._topics.truncate(part)
+        await for_each(parts_of(self._topics, topic_of(request)), self._truncate_part)
         return NO_CONTENT
+
+    async def _truncate_part(self, part: TopicName) -> None:
+        if self._topics.exists(part):
+            await self._topics.truncate(part)
 
     async def terminate_partitions(self, request: Request) -> Response:
         topic = topic_of(request)
@@ -156,13 +160,15 @@ class TopicRoutes:
                 "Termination of a non-partitioned topic is not allowed using partitioned-terminate, "
                 "please use terminate commands"
             )
-        ends: dict[str, dict[str, int]] = {}
-        for part in parts_of(self._topics, topic):
+        ends: dict[int, dict[str, int]] = {}
+
+        async def terminate(part: TopicName) -> None:
             if not self._topics.exists(part):
                 await self._topics.create(part, {})
-            last = await self._topics.terminate(part)
-            ends[str(part.partition_index)] = shown_id(last)
-        return json_response(ends)
+            ends[part.partition_index] = shown_id(await self._topics.terminate(part))
+
+        await for_each(parts_of(self._topics, topic), terminate)
+        return json_response({str(index): ends[index] for index in sorted(ends)})
 
     async def terminate(self, request: Request) -> Response:
         topic = topic_of(request)
@@ -212,11 +218,11 @@ def check_is_there(topics: TopicsView, topic: TopicName) -> None:
     raise TopicNotFound(f"Topic {topic} not found")
 
 
-def parts_of(topics: TopicsView, topic: TopicName) -> list[TopicName]:
+def parts_of(topics: TopicsView, topic: TopicName) -> Sequence[TopicName]:
     """The partitions of a partitioned topic, or the topic itself. Raises `TopicNotFound`."""
     partitions = topics.partitions(topic)
     if partitions:
-        return [topic.partition(index) for index in range(partitions)]
+        return Partitions(topic, partitions)
     check_is_there(topics, topic)
     return [topic]
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from heapq import merge
 from itertools import islice
 from typing import Final, TypeVar
 
 import trio
+
+from geminga.errors import GemingaError
 
 T = TypeVar("T")
 
@@ -16,6 +18,8 @@ PAUSE_S: Final = 0.002
 """About twice as long as a slice."""
 NAMES_MAX: Final = 500
 """The number of names between two checkpoints, about a millisecond."""
+AT_ONCE: Final = 8
+"""Items that `for_each` works on: each may take a part of the same turn of the loop."""
 
 
 class Pace:
@@ -47,6 +51,30 @@ async def in_slices(look: Generator[object, None, T]) -> T:
             found: T = end.value
             return found
         await pace.turn()
+
+
+async def for_each(items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None:
+    """Work on `AT_ONCE` items at a time, which meet in groups of the stores' syncs. Raises the first
+    `GemingaError`, once those under way have ended; no further ones are begun then.
+    """
+    rest, failure = iter(items), []
+
+    async def one_after_the_other() -> None:
+        pace = Pace()
+        for item in rest:
+            try:
+                await work(item)
+            except GemingaError as error:
+                failure.append(error)
+            await pace.turn()
+            if failure:
+                return
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(AT_ONCE):
+            nursery.start_soon(one_after_the_other)
+    if failure:
+        raise failure[0]
 
 
 async def sorted_names(names: Iterable[str]) -> list[str]:

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from geminga.broker.flow.slices import Pace, for_each
 from geminga.broker.topic.catalog import check_count
 from geminga.broker.topic.topic import check_properties
 from geminga.errors import BadVersion, ConsumerBusy, KeyMissing, NotAllowed, TopicNotFound
 from geminga.managed_ledger.cursor.bucket_properties import INTERNAL_PREFIX
 from geminga.metadata import records
 from geminga.metadata.records import PartitionedTopicRecord
+from geminga.names import Partitions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,19 +62,26 @@ class PartitionedTopics:
             )
         check_count(partitions)
         present = await self._present(name, record.partitions)
-        subscriptions = {n for topic in present for n, s in topic.subscriptions.items() if s.cursor.durable}
+        subscriptions: set[str] = set()
+        pace = Pace()
+        for topic in present:
+            subscriptions.update(n for n, s in topic.subscriptions.items() if s.cursor.durable)
+            await pace.turn()
         is_kept = any(topic.compaction.kept_by == "request" for topic in present)
         grown = msgspec.structs.replace(record, partitions=partitions)
         await self._rooms.metadata.put(
             records.partitioned_topic_path(name), records.encode(grown), expected_version=stored.version
         )
-        for index in range(record.partitions, partitions):
-            if subscriptions or is_kept:
-                topic = await self._topics.get(name.partition(index), create=True)
-                if is_kept:
-                    await topic.keep_for_compaction()
-                for subscription in subscriptions:
-                    await topic.create_subscription(subscription, initial="earliest")
+
+        async def prepare(part: TopicName) -> None:
+            topic = await self._topics.get(part, create=True)
+            if is_kept:
+                await topic.keep_for_compaction()
+            for subscription in subscriptions:
+                await topic.create_subscription(subscription, initial="earliest")
+
+        if subscriptions or is_kept:
+            await for_each(Partitions(name, partitions)[record.partitions :], prepare)
 
     async def change_properties(self, name: TopicName, add: Mapping[str, str], remove: str) -> None:
         """Change the properties of the partitioned topic; each partition has its own. Durable on return."""
@@ -93,13 +102,18 @@ class PartitionedTopics:
         partitions = self._catalog.partitions(name)
         if not partitions:
             raise TopicNotFound(f"Partitioned topic {name} does not exist")
-        present = [name.partition(i) for i in range(partitions) if self._catalog.exists(name.partition(i))]
-        for partition in present:
-            topic = await self._topics.get(partition, create=False)
-            if not force and topic.is_in_use:
+        parts, pace = Partitions(name, partitions), Pace()
+        for part in () if force else parts:
+            topic = self._topics.loaded.get(str(part))
+            if topic is not None and topic.is_in_use:
                 raise ConsumerBusy("Topic has active producers/subscriptions")
-        for partition in present:
-            await self._topics.delete(partition, force=force)
+            await pace.turn()
+
+        async def delete_part(part: TopicName) -> None:
+            if self._catalog.exists(part):
+                await self._topics.delete(part, force=force)
+
+        await for_each(parts, delete_part)
         try:
             await self._rooms.metadata.delete(records.partitioned_topic_path(name))
         except KeyMissing:
@@ -109,5 +123,11 @@ class PartitionedTopics:
 
     async def _present(self, name: TopicName, partitions: int) -> list[Topic]:
         """The partitions that exist, loaded."""
-        parts = [name.partition(index) for index in range(partitions)]
-        return [await self._topics.get(part, create=False) for part in parts if self._catalog.exists(part)]
+        present: list[Topic] = []
+
+        async def load(part: TopicName) -> None:
+            if self._catalog.exists(part):
+                present.append(await self._topics.get(part, create=False))
+
+        await for_each(Partitions(name, partitions), load)
+        return present

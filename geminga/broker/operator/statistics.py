@@ -97,7 +97,7 @@ class StatisticsOperator:
         return found
 
     def of_topics(self, *, with_cursors: bool = False) -> Iterator[TopicStatistics | None]:
-        loaded, unloaded = list(self._topics.loaded.values()), list(self._topics.unloaded.figures())
+        loaded, unloaded = list(self._topics.loaded.values()), list(self._topics.unloaded_topics.figures())
         looked = 0
         # A caller that takes no more than some of them wants those where something waits.
         for has_backlog in (True, False):
@@ -150,7 +150,7 @@ class StatisticsOperator:
             topic_loads_pending=self._topics.loading_count,
             topics_loaded=len(self._topics.loaded),
             topics_unloaded=len(self._topics.unloaded),
-            topics_unread=self._topics.unloaded.unread,
+            topics_unread=self._topics.unloaded_topics.unread,
             cache=figures.cache.statistics(self._rooms.tail_cache),
             turns=figures.turns.statistics(),
         )

@@ -1,4 +1,8 @@
-"""Subscriptions for an operator: `admin.view.subscriptions.SubscriptionsView` on loaded topics."""
+"""Subscriptions for an operator: `admin.view.subscriptions.SubscriptionsView`.
+
+What many topics are asked for at once is done by the records of those that are not loaded, if these suffice:
+lists of subscriptions, new ones, deleted ones, backlogs that are cleared. All else loads the topic.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,14 @@ from geminga.broker.operator.topics import loaded_topic
 from geminga.broker.subscription.publish_times import first_published_at
 from geminga.broker.topic.topic import check_properties
 from geminga.errors import Conflict, ConsumerBusy
+from geminga.managed_ledger.cursor.cursor import REPLICATED
 from geminga.managed_ledger.cursor.system_cursors import COMPACTION_CURSOR, SYSTEM_CURSORS
 from geminga.position import EARLIEST, LATEST, Position
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from geminga.broker.topic.rooms import Rooms
     from geminga.broker.topic.topics import Topics
     from geminga.names import TopicName
 
@@ -21,19 +27,40 @@ if TYPE_CHECKING:
 class SubscriptionsOperator:
     """Lists a topic's subscriptions, and changes one of them."""
 
-    def __init__(self, topics: Topics) -> None:
+    def __init__(self, topics: Topics, rooms: Rooms) -> None:
         self._topics = topics
+        self._rooms = rooms
 
     async def names(self, topic: TopicName) -> list[str]:
+        if self._is_on_disk_only(topic):
+            return sorted(self._topics.recorded_subscriptions(topic))
         return sorted((await loaded_topic(self._topics, topic)).subscriptions)
 
     async def has(self, topic: TopicName, name: str) -> bool:
+        if name not in SYSTEM_CURSORS and self._is_on_disk_only(topic):
+            return name in self._topics.recorded_subscriptions(topic)
         loaded = await loaded_topic(self._topics, topic)
         return name in loaded.subscriptions or (name in SYSTEM_CURSORS and name in loaded.ledger.cursors)
+
+    def _is_on_disk_only(self, topic: TopicName) -> bool:
+        """Whether the records tell all about its subscriptions. A partition that was not used has none."""
+        loaded = self._topics.loaded.get(str(topic))
+        is_loaded = loaded is not None and not loaded.closing
+        return not is_loaded and (self._topics.catalog.exists(topic) or self._is_unused_partition(topic))
+
+    def _is_unused_partition(self, topic: TopicName) -> bool:
+        catalog = self._topics.catalog
+        return (
+            topic.is_partition
+            and topic.partition_index < catalog.partitions(topic.partitioned_name)
+            and not catalog.exists(topic)
+        )
 
     async def create(
         self, topic: TopicName, name: str, *, start: Position, properties: dict[str, str], replicated: bool
     ) -> None:
+        if await self._create_by_record(topic, name, start, properties, replicated):
+            return
         loaded = await self._topics.get(topic, create=self._topics.catalog.may_be_created(topic))
         if name in loaded.subscriptions:
             raise Conflict("Subscription already exists for topic")
@@ -49,7 +76,31 @@ class SubscriptionsOperator:
         if replicated:
             await self.set_replicated(topic, name, True)
 
+    async def _create_by_record(
+        self, topic: TopicName, name: str, start: Position, properties: dict[str, str], replicated: bool
+    ) -> bool:
+        """False: it is to be created in the loaded topic, which also checks what is wrong with it."""
+        if start not in (EARLIEST, LATEST) or name in SYSTEM_CURSORS:
+            return False
+        check_properties(properties)
+        with self._topics.unloaded(topic) as records:
+            if records is None or not (records.exists or self._is_unused_partition(topic)):
+                return False
+            present = self._topics.recorded_subscriptions(topic)
+            if name in present or 0 < self._rooms.policies.effective(topic).subscriptions_max <= len(present):
+                return False
+            return await records.create_cursor(
+                name,
+                initial="earliest" if start == EARLIEST else "latest",
+                properties={REPLICATED: 1} if replicated else {},
+                subscription_properties=properties,
+            )
+
     async def delete(self, topic: TopicName, name: str, *, force: bool) -> None:
+        if name not in SYSTEM_CURSORS:
+            with self._topics.unloaded(topic) as records:
+                if records is not None and await records.delete_cursor(name):
+                    return
         loaded = await loaded_topic(self._topics, topic)
         if name == COMPACTION_CURSOR:
             await loaded.compaction.give_up()
@@ -60,6 +111,10 @@ class SubscriptionsOperator:
         await loaded.delete_subscription(name)
 
     async def skip(self, topic: TopicName, name: str, count: int | None) -> None:
+        if count is None and name not in SYSTEM_CURSORS:
+            with self._topics.unloaded(topic) as records:
+                if records is not None and await records.clear_cursor(name):
+                    return
         subscription = (await loaded_topic(self._topics, topic)).subscription(name)
         if count is None:
             await subscription.clear_backlog()

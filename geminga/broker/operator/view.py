@@ -73,7 +73,7 @@ class View:
         self.loaded = LoadedTopics(topics, rooms)
         self.schemas = topics.schemas
         self.topics = TopicsOperator(topics, rooms)
-        self.subscriptions = SubscriptionsOperator(topics)
+        self.subscriptions = SubscriptionsOperator(topics, rooms)
         self.messages = MessagesOperator(topics, rooms.clock, rooms.settings)
         self.statistics = StatisticsOperator(topics, rooms, connections)
         self.delayed = DelayedOperator(

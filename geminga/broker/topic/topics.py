@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,9 @@ from geminga.errors import (
     TopicNotFound,
 )
 from geminga.managed_ledger.chain.tasks import TaskGroup
+from geminga.managed_ledger.cursor.cursor_ledger import Storage
 from geminga.managed_ledger.managed_ledger import ManagedLedger
+from geminga.managed_ledger.unloaded import UnloadedTopic, subscription_names
 from geminga.metadata import records
 from geminga.names import TopicName
 
@@ -61,10 +64,12 @@ class Topics:
         self._rooms = rooms
         self._nursery: trio.Nursery | None = None
         self._loading: dict[str, _Loading] = {}
+        self._held: dict[str, trio.Event] = {}
+        """Topics whose records are being changed while they are not loaded; set at the end of that."""
         self.loaded: dict[str, Topic] = {}
         self._closing = False
         self.catalog = TopicCatalog(rooms)
-        self.unloaded = UnloadedTopics(rooms, self.catalog.names, self.loaded)
+        self.unloaded_topics = UnloadedTopics(rooms, self.catalog.names, self.loaded, self._storage)
         self.schemas = SchemaRegistry(rooms.metadata, rooms.clock)
         self.lists = TopicLists(self.catalog.names, rooms.metadata, TopicsPatterns(rooms.client_metadata))
         self.rounds = Rounds(rooms, self.loaded, self._delete_to_the_end)
@@ -154,11 +159,11 @@ class Topics:
         if self.loaded.get(str(topic.name)) is topic:
             del self.loaded[str(topic.name)]
             if not self._closing:
-                self.unloaded.changed(str(topic.name))
+                self.unloaded_topics.changed(str(topic.name))
 
     async def load_delayed(self, has_room: Callable[[], bool]) -> None:
         """See `UnloadedTopics.load_delayed`."""
-        await self.unloaded.load_delayed(partial(self.get, create=False), has_room)
+        await self.unloaded_topics.load_delayed(partial(self.get, create=False), has_room)
 
     @property
     def loading_count(self) -> int:
@@ -173,19 +178,24 @@ class Topics:
         """The topic, loaded. Raises `TopicNotFound` if it does not exist and may not be created. A topic that
         this call creates gets the properties with its first write.
         """
-        # Without an await for a loaded topic, which is nearly always the case.
-        topic = self.loaded.get(str(name))
-        if topic is not None and not topic.closing:
-            return topic
-        self._check_served(name)
-        loading = self._loading.get(str(name))
-        # A load that may not create the topic answers TopicNotFound to all that wait for it. A caller that
-        # may create it waits for the end of that one and starts its own.
-        while loading is not None and create and not loading.create:
-            await loading.done.wait()
-            loading = self._loading.get(str(name))
+        key = str(name)
+        while True:
+            # Without an await for a loaded topic, which is nearly always the case.
+            topic = self.loaded.get(key)
+            if topic is not None and not topic.closing:
+                return topic
+            self._check_served(name)
+            loading, held = self._loading.get(key), self._held.get(key)
+            if held is not None:
+                await held.wait()
+            # A load that may not create the topic answers TopicNotFound to all that wait for it. A caller
+            # that may create it waits for the end of that one and starts its own.
+            elif loading is not None and create and not loading.create:
+                await loading.done.wait()
+            else:
+                break
         if loading is None:
-            loading = self._loading[str(name)] = _Loading(create)
+            loading = self._loading[key] = _Loading(create)
             assert self._nursery is not None
             self._nursery.start_soon(self._load, name, loading, properties)
         await loading.done.wait()
@@ -193,6 +203,41 @@ class Topics:
             raise loading.error
         assert loading.topic is not None
         return loading.topic
+
+    @contextmanager
+    def unloaded(self, name: TopicName) -> Iterator[UnloadedTopic | None]:
+        """The topic's records, which are the caller's until the end of the block: requests that want to load
+        it wait. None if it is loaded, or about to be. The block must be short.
+        """
+        key = str(name)
+        is_taken = key in self.loaded or key in self._loading or key in self._held
+        # The delivery log has the notes of what is loaded.
+        if self._closing or is_taken or self._rooms.delivery_log is not None:
+            yield None
+            return
+        done = self._held[key] = trio.Event()
+        try:
+            yield UnloadedTopic.read(self._storage(name))
+        finally:
+            del self._held[key]
+            self.unloaded_topics.changed(key)
+            done.set()
+
+    def recorded_subscriptions(self, name: TopicName) -> list[str]:
+        """The topic's durable subscriptions as they are on disk, loaded or not."""
+        return subscription_names(self._storage(name))
+
+    def _storage(self, name: TopicName) -> Storage:
+        rooms, path = self._rooms, records.managed_ledger_path(name)
+        return Storage(
+            str(name),
+            path,
+            rooms.bookie,
+            rooms.metadata,
+            rooms.ledger_ids,
+            rooms.clock,
+            rooms.ledger_settings,
+        )
 
     async def _load(self, name: TopicName, loading: _Loading, properties: Mapping[str, str] | None) -> None:
         key = str(name)
@@ -210,7 +255,7 @@ class Topics:
             if topic.closing:
                 raise ServiceNotReady(f"topic {name} could not be loaded; try again")
             self.loaded[key] = loading.topic = topic
-            self.unloaded.loaded(key)
+            self.unloaded_topics.loaded(key)
             self._rooms.figures.topic_loads.add((trio.current_time() - began_s) * 1000)
         except GemingaError as error:
             loading.error = error
@@ -265,6 +310,19 @@ class Topics:
 
     async def delete(self, name: TopicName, *, force: bool = False) -> None:
         """Delete a topic with all its data. Without `force` no client may be connected to it."""
+        is_deleted = False
+
+        async def delete_unloaded() -> None:
+            nonlocal is_deleted
+            with self.unloaded(name) as found:
+                if found is not None and found.exists:
+                    await found.delete()
+                    await self._forget_name(name)
+                    is_deleted = True
+
+        await self._to_the_end(delete_unloaded)
+        if is_deleted:
+            return
         topic = await self.get(name, create=False)
         if not force:
             self._check_deletable(topic)
@@ -275,11 +333,15 @@ class Topics:
         # name drops. The other way round a crash would leave a topic that has lost its policies.
         try:
             await topic.delete()
-            if not topic.name.is_partition:
-                await self._rooms.policies.forget_topic(topic.name)
-                await self.schemas.forget(topic.name)
+            await self._forget_name(topic.name)
         finally:
             self._forget(topic)
+
+    async def _forget_name(self, name: TopicName) -> None:
+        """Delete what is kept by the topic's name; that of a partition is its partitioned topic's."""
+        if not name.is_partition:
+            await self._rooms.policies.forget_topic(name)
+            await self.schemas.forget(name)
 
     async def _delete_to_the_end(self, topic: Topic) -> None:
         await self._to_the_end(partial(self._delete_one, topic))

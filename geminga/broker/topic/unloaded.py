@@ -17,15 +17,14 @@ import trio
 
 from geminga.broker.subscription.unread_delays import read_delays
 from geminga.errors import GemingaError, TopicNotFound
-from geminga.managed_ledger.cursor.cursor_ledger import Storage
 from geminga.managed_ledger.unopened import UnopenedLedger, read_unopened
-from geminga.metadata import records
 from geminga.names import NamespaceName, TopicName
 
 if TYPE_CHECKING:
     from geminga.broker.topic.rooms import Rooms
     from geminga.broker.topic.topic import Topic
     from geminga.broker.topic_lists.topic_names import TopicNames
+    from geminga.managed_ledger.cursor.cursor_ledger import Storage
 
 log = logging.getLogger("geminga.broker")
 
@@ -41,9 +40,16 @@ NO_ROOM_RETRY_S: Final = 10.0
 class UnloadedTopics:
     """Figures of the unloaded topics by name, in memory: about 300 bytes for each."""
 
-    def __init__(self, rooms: Rooms, names: TopicNames, loaded: Mapping[str, Topic]) -> None:
+    def __init__(
+        self,
+        rooms: Rooms,
+        names: TopicNames,
+        loaded: Mapping[str, Topic],
+        storage_of: Callable[[TopicName], Storage],
+    ) -> None:
         """`loaded` is the registry's own mapping."""
         self._rooms = rooms
+        self._storage_of = storage_of
         self._names = names
         self._loaded = loaded
         self._found: dict[str, UnopenedLedger | None] = {}
@@ -103,16 +109,7 @@ class UnloadedTopics:
             await self._wake.wait()
 
     async def _read(self, text: str) -> None:
-        rooms, name = self._rooms, TopicName.parse(text)
-        storage = Storage(
-            text,
-            records.managed_ledger_path(name),
-            rooms.bookie,
-            rooms.metadata,
-            rooms.ledger_ids,
-            rooms.clock,
-            rooms.ledger_settings,
-        )
+        storage = self._storage_of(TopicName.parse(text))
         found: UnopenedLedger | None = None
         try:
             found = await read_unopened(storage)

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import chain
 
-from geminga.admin.http.router import NO_CONTENT, BadRequest, Request, Response, Router, json_response
+import msgspec
+
+from geminga.admin.http.router import NO_CONTENT, BadRequest, Request, Response, Router, streamed_json
+from geminga.admin.http.streaming import in_parts
 from geminga.admin.routes.effect import without_effect
 from geminga.admin.routes.names import namespace_of
 from geminga.admin.view.subscriptions import SubscriptionsView
 from geminga.admin.view.topics import TopicsView
+from geminga.broker.flow.slices import for_each, matching
 from geminga.broker.policies.bundles import bundle_range, split, topic_hash
 from geminga.broker.policies.namespaces import Namespaces
 from geminga.errors import ConsumerBusy, NotAllowed, SubscriptionNotFound, TopicNotFound
@@ -16,10 +22,12 @@ from geminga.names import NamespaceName, TopicName, check_subscription
 
 PATH = "/admin/v2/namespaces/{tenant}/{namespace}"
 BUNDLE = f"{PATH}/{{bundle}}"
+HASHES_AT_ONCE = 50
+"""A part of the answer has 50 such pieces."""
 
 
 class NamespaceActionRoutes:
-    """Topic after topic; one that goes meanwhile is passed over."""
+    """Some topics at a time; one that goes meanwhile is passed over."""
 
     def __init__(self, namespaces: Namespaces, topics: TopicsView, subscriptions: SubscriptionsView) -> None:
         self._namespaces = namespaces
@@ -37,13 +45,25 @@ class NamespaceActionRoutes:
         router.add("DELETE", BUNDLE, self.delete_bundle)
         router.add("GET", f"{PATH}/scanOffloadedLedgers", self.offloaded)
 
-    async def _names(self, request: Request) -> list[TopicName]:
+    async def _names(self, request: Request) -> list[str]:
         """Of the bundle in the path, if there is one. Raises `NamespaceNotFound`, `InvalidName`."""
         name = namespace_of(request)
         self._namespaces.record(name)
         low, high = self._range(name, request)
-        names = await self._topics.names_in(name)
-        return [TopicName.parse(topic) for topic in names if low <= topic_hash(topic) < high]
+        return await matching(
+            await self._topics.names_in(name), lambda topic: low <= topic_hash(topic) < high
+        )
+
+    async def _topics_of(self, request: Request, work: Callable[[TopicName], Awaitable[None]]) -> None:
+        """Work on the topics of `_names` that are there."""
+
+        async def work_if_there(text: str) -> None:
+            topic = TopicName.parse(text)
+            if self._topics.exists(topic):
+                with contextlib.suppress(TopicNotFound):
+                    await work(topic)
+
+        await for_each(await self._names(request), work_if_there)
 
     def _range(self, name: NamespaceName, request: Request) -> tuple[int, int]:
         bundle = request.parameters.get("bundle")
@@ -52,39 +72,39 @@ class NamespaceActionRoutes:
         return bundle_range(name, bundle, self._namespaces.policies(name)["bundles"]["boundaries"])
 
     async def unload(self, request: Request) -> Response:
-        for topic in await self._names(request):
-            if self._topics.exists(topic):
-                with contextlib.suppress(TopicNotFound):
-                    await self._topics.unload(topic)
+        await self._topics_of(request, self._topics.unload)
         return NO_CONTENT
 
     async def clear_backlog(self, request: Request) -> Response:
         wanted = request.parameters.get("subscription")
-        for topic in await self._names(request):
-            if not self._topics.exists(topic):
-                continue
-            with contextlib.suppress(TopicNotFound):
-                for name in await self._subscriptions.names(topic):
-                    if wanted in (None, name):
-                        with contextlib.suppress(SubscriptionNotFound):
-                            await self._subscriptions.skip(topic, name, None)
+
+        async def clear(topic: TopicName) -> None:
+            for name in await self._subscriptions.names(topic):
+                if wanted in (None, name):
+                    with contextlib.suppress(SubscriptionNotFound):
+                        await self._subscriptions.skip(topic, name, None)
+
+        await self._topics_of(request, clear)
         return NO_CONTENT
 
     async def unsubscribe(self, request: Request) -> Response:
         """`ConsumerBusy` if one of the topics has a consumer on it; the others have lost it by then."""
         name = check_subscription(request.parameters["subscription"])
         busy: list[str] = []
-        for topic in await self._names(request):
-            if self._topics.exists(topic):
-                try:
+
+        async def delete_from(topic: TopicName) -> None:
+            try:
+                if await self._subscriptions.has(topic, name):
                     await self._subscriptions.delete(topic, name, force=False)
-                except (TopicNotFound, SubscriptionNotFound):
-                    continue
-                except ConsumerBusy:
-                    busy.append(str(topic))
+            except SubscriptionNotFound:
+                pass
+            except ConsumerBusy:
+                busy.append(str(topic))
+
+        await self._topics_of(request, delete_from)
         if busy:
             raise ConsumerBusy(
-                f"Subscription {name} has active connected consumers on {', '.join(busy[:10])}"
+                f"Subscription {name} has active connected consumers on {', '.join(sorted(busy)[:10])}"
             )
         return NO_CONTENT
 
@@ -102,11 +122,11 @@ class NamespaceActionRoutes:
         return without_effect("the split of a bundle")
 
     async def hash_positions(self, request: Request) -> Response:
-        topics = await self._names(request)
         wanted = {text.strip() for text in request.query.get("topics", "").split(",")} - {""}
-        found = {str(topic): topic_hash(str(topic)) for topic in topics if not wanted or str(topic) in wanted}
-        name, bundle = namespace_of(request), request.parameters["bundle"]
-        return json_response({"namespace": str(name), "bundle": bundle, "topicHashPositions": found})
+        names = await matching(await self._names(request), lambda topic: not wanted or topic in wanted)
+        head = {"namespace": str(namespace_of(request)), "bundle": request.parameters["bundle"]}
+        before = msgspec.json.encode(head)[:-1] + b',"topicHashPositions":{'
+        return streamed_json(in_parts(chain((before,), _hashes(names), (b"}}",))))
 
     async def delete_bundle(self, request: Request) -> Response:
         if await self._names(request):
@@ -116,3 +136,12 @@ class NamespaceActionRoutes:
     async def offloaded(self, request: Request) -> Response:
         self._namespaces.record(namespace_of(request))
         raise NotAllowed("nothing is offloaded: this broker keeps all ledgers on its own disks")
+
+
+def _hashes(names: list[str]) -> Iterator[bytes]:
+    """Fields of a JSON object, some at a time."""
+    separator = b""
+    for start in range(0, len(names), HASHES_AT_ONCE):
+        some = {name: topic_hash(name) for name in names[start : start + HASHES_AT_ONCE]}
+        yield separator + msgspec.json.encode(some)[1:-1]
+        separator = b","

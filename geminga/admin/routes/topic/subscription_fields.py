@@ -6,14 +6,15 @@ from geminga.admin.http.router import NO_CONTENT, BadRequest, Request, Response,
 from geminga.admin.routes.effect import without_effect
 from geminga.admin.routes.names import subscription_of, topic_of
 from geminga.admin.routes.policies import is_global_of, policy_topic_of
+from geminga.admin.routes.subscriptions import parts_with
 from geminga.admin.routes.topic.messages import SUBSCRIPTION
-from geminga.admin.routes.topics import TOPIC, parts_of, properties_of
+from geminga.admin.routes.topics import TOPIC, properties_of
 from geminga.admin.view.subscriptions import SubscriptionsView
 from geminga.admin.view.topics import TopicsView
+from geminga.broker.flow.slices import for_each
 from geminga.broker.policies.namespaces import Namespaces
 from geminga.broker.policies.policies import Policies
 from geminga.broker.policies.values import DispatchRate, read, shown
-from geminga.errors import SubscriptionNotFound
 from geminga.names import TopicName
 
 
@@ -43,12 +44,9 @@ class SubscriptionFieldRoutes:
 
     async def _parts(self, request: Request) -> list[TopicName]:
         """Those that have the subscription. Raises `SubscriptionNotFound` if none has."""
-        topic, name = topic_of(request), subscription_of(request)
-        parts = parts_of(self._topics, topic)
-        found = [part for part in parts if await self._subscriptions.has(part, name)]
-        if not found:
-            raise SubscriptionNotFound(f"Subscription {name} not found for topic {topic}")
-        return found
+        return await parts_with(
+            self._topics, self._subscriptions, topic_of(request), subscription_of(request)
+        )
 
     async def properties(self, request: Request) -> Response:
         parts = await self._parts(request)
@@ -56,24 +54,28 @@ class SubscriptionFieldRoutes:
 
     async def set_properties(self, request: Request) -> Response:
         """In place of those that are there."""
-        properties = properties_of(request.json())
-        for part in await self._parts(request):
-            await self._subscriptions.set_properties(part, subscription_of(request), properties)
+        name, properties = subscription_of(request), properties_of(request.json())
+        parts = await self._parts(request)
+        await for_each(parts, lambda part: self._subscriptions.set_properties(part, name, properties))
         return NO_CONTENT
 
     async def replicated(self, request: Request) -> Response:
         name = subscription_of(request)
-        parts = await self._parts(request)
-        return json_response(
-            {str(part): await self._subscriptions.is_replicated(part, name) for part in parts}
-        )
+        found = dict.fromkeys(map(str, parts := await self._parts(request)), False)
+
+        async def look(part: TopicName) -> None:
+            found[str(part)] = await self._subscriptions.is_replicated(part, name)
+
+        await for_each(parts, look)
+        return json_response(found)
 
     async def set_replicated(self, request: Request) -> Response:
         if not request.body.strip():
             raise BadRequest("The request entity cannot be empty.")
         is_replicated = bool(read(bool, request.json()))
-        for part in await self._parts(request):
-            await self._subscriptions.set_replicated(part, subscription_of(request), is_replicated)
+        name = subscription_of(request)
+        parts = await self._parts(request)
+        await for_each(parts, lambda part: self._subscriptions.set_replicated(part, name, is_replicated))
         return without_effect("the replication of a subscription") if is_replicated else NO_CONTENT
 
     # -- a rate of its own -----------------------------------------------------------------------------------

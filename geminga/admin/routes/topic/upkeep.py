@@ -23,9 +23,9 @@ from geminga.admin.routes.topics import TOPIC, check_is_there, parts_of, propert
 from geminga.admin.statistics.internal_info_json import InternalInfo, internal_info_json
 from geminga.admin.view.statistics import StatisticsView
 from geminga.admin.view.topics import TopicsView
-from geminga.broker.flow.slices import Pace, in_slices
+from geminga.broker.flow.slices import Pace, for_each, in_slices
 from geminga.broker.policies.values import read
-from geminga.names import TopicName
+from geminga.names import Partitions, TopicName
 from geminga.position import Position
 
 NOT_RUN = {"status": "NOT_RUN", "lastError": ""}
@@ -81,17 +81,21 @@ class TopicUpkeepRoutes:
         partitions = self._topics.partitions(topic)
         if not partitions:
             raise NotFound(f"Topic {topic} does not exist")
-        for index in range(partitions):
-            if not self._topics.exists(part := topic.partition(index)):
-                await self._topics.create(part, {})
+        await for_each(Partitions(topic, partitions), self._create_part)
         return NO_CONTENT
+
+    async def _create_part(self, part: TopicName) -> None:
+        if not self._topics.exists(part):
+            await self._topics.create(part, {})
 
     async def trim(self, request: Request) -> Response:
         """Let go of ledgers that all subscriptions have consumed and nothing retains."""
-        for part in parts_of(self._topics, topic_of(request)):
-            if self._topics.exists(part):
-                await self._topics.trim(part)
+        await for_each(parts_of(self._topics, topic_of(request)), self._trim_part)
         return Response(200)
+
+    async def _trim_part(self, part: TopicName) -> None:
+        if self._topics.exists(part):
+            await self._topics.trim(part)
 
     async def compaction(self, request: Request) -> Response:
         check_is_there(self._topics, topic_of(request))
@@ -99,8 +103,7 @@ class TopicUpkeepRoutes:
 
     async def compact(self, request: Request) -> Response:
         """Nothing is compacted: all messages stay, so that the last one of each key does."""
-        for part in parts_of(self._topics, topic_of(request)):
-            await self._topics.keep_for_compaction(part)
+        await for_each(parts_of(self._topics, topic_of(request)), self._topics.keep_for_compaction)
         return with_warning(KEPT)
 
     async def offloaded(self, request: Request) -> Response:
