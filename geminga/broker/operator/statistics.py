@@ -20,8 +20,8 @@ from geminga.broker.subscription.publish_times import published_ms
 from geminga.broker.subscription.statistics import SubscriptionStatistics, statistics_in_slices
 from geminga.broker.topic.compaction_cursor import kept_by_cursor
 from geminga.broker.topic.producers import AccessMode
-from geminga.managed_ledger.cursor.system_cursors import COMPACTION_CURSOR
 from geminga.managed_ledger.cursor.statistics import RangesAsked
+from geminga.managed_ledger.cursor.system_cursors import COMPACTION_CURSOR
 from geminga.position import EARLIEST, Position
 
 if TYPE_CHECKING:
@@ -193,7 +193,6 @@ def unloaded_statistics(name: str, ledger: UnopenedLedger) -> TopicStatistics:
     )
 
 
-def _with_shared_buckets(found: ManagedLedgerStatistics, topic: Topic) -> ManagedLedgerStatistics:
 def _with_shared_buckets(
     found: ManagedLedgerStatistics, topic: Topic
 ) -> Generator[None, None, ManagedLedgerStatistics]:
