@@ -149,7 +149,7 @@ class StatisticsOperator:
             topic_load_failures=figures.topic_load_failures,
             topic_loads_pending=self._topics.loading_count,
             topics_loaded=len(self._topics.loaded),
-            topics_unloaded=len(self._topics.unloaded),
+            topics_unloaded=len(self._topics.unloaded_topics),
             topics_unread=self._topics.unloaded_topics.unread,
             cache=figures.cache.statistics(self._rooms.tail_cache),
             turns=figures.turns.statistics(),
