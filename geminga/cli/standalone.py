@@ -337,6 +337,11 @@ class _Broker:
             return [
                 f"'geminga bookie verify --data-dir {self._data_dir}' lists what is damaged in the bookie."
             ]
+        cause = error.__cause__
+        if isinstance(cause, OSError) and cause.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            from geminga.cli.arguments.access import advice
+
+            return advice(cause, self._data_dir, in_container=is_container(os.environ))
         if isinstance(error, DiskFull):
             return ["Free some space on that disk, and start again."]
         if isinstance(error, DirectoryInUse):

@@ -38,10 +38,17 @@ def is_pulsar_key(key: str) -> bool:
     return key in PULSAR_KEYS or key.startswith(PREFIXES)
 
 
-def problems(given: Mapping[str, Property]) -> list[str]:
+def problems(given: Mapping[str, Property], *, in_container: bool = False) -> list[str]:
     """A line for each key that requests protection which this broker lacks. `given` has the effective
     values, by key.
     """
+    reach = (
+        "In a container it listens on all addresses (bindAddress 0.0.0.0): publish its ports for trusted "
+        "hosts only, as in -p 127.0.0.1:6650:6650."
+        if in_container
+        else "It listens on loopback (bindAddress 127.0.0.1) unless told otherwise: let only trusted hosts "
+        "reach it."
+    )
     found = []
     for key, last in given.items():
         if key in _SWITCHES and last.value.lower() == "true":
@@ -52,8 +59,7 @@ def problems(given: Mapping[str, Property]) -> list[str]:
             continue
         found.append(
             f"{last.source}: {key} = {last.value!r} asks for {wanted} that this broker does not have; "
-            f"{unset}. It listens on loopback (bindAddress 127.0.0.1) unless told otherwise: "
-            "let only trusted hosts reach it."
+            f"{unset}. {reach}"
         )
     return found
 

@@ -105,7 +105,7 @@ def load(
     if unserved:
         from geminga.config import foreign as config_foreign
 
-        problems += config_foreign.problems(unserved)
+        problems += config_foreign.problems(unserved, in_container=is_container(environment))
         notices += config_foreign.notices(unserved)
     if not problems:
         problems = broken_relations(config)

@@ -283,7 +283,9 @@ def test_protection_that_would_not_be_there_is_an_error(key: str) -> None:
     [problem] = problems(file=conf(f"# ours\n{key}=True"))
     assert problem.startswith(f"broker.conf:2: {key} = 'True' asks for protection")
     assert f"remove {key} or set it to false" in problem
-    assert "loopback" in problem
+    assert "It listens on loopback (bindAddress 127.0.0.1)" in problem
+    with pytest.raises(ConfigError, match="In a container it listens on all addresses"):
+        load(file=conf(f"{key}=true"), environment={"GEMINGA_CONTAINER": "1"})
     with pytest.raises(ConfigError, match="environment variable"):
         load(environment={f"PULSAR_PREFIX_{key}": "true"})
     # What wins decides, as for every other key.
