@@ -88,6 +88,11 @@ def parser(kind: type[Parser]) -> Parser:
         "and to replace all data by a snapshot, for tests",
     )
     add(
+        "--wipe-data",
+        action="store_true",
+        help="first delete all data of earlier runs; refused for a directory that has anything else in it",
+    )
+    add(
         "--stop-with-stdin",
         action="store_true",
         help="stop when standard input ends, as a pipe does when the program at its other end is gone",
@@ -136,6 +141,13 @@ def _run(flags: argparse.Namespace, streams: Streams, broker_log: BrokerLog) -> 
         for problem in error.problems:
             print(f"geminga standalone: {problem}", file=sys.stderr)
         return EXIT_USAGE
+    if flags.wipe_data and (loaded.config.journal_directories or loaded.config.ledger_directories):
+        print(
+            "geminga standalone: --wipe-data deletes no journalDirectories and ledgerDirectories; delete "
+            "them and the data directory yourself",
+            file=sys.stderr,
+        )
+        return EXIT_USAGE
     for notice in loaded.notices:
         log.warning("%s", notice)
     data_dir = os.path.abspath(flags.data_dir or default_data_dir())
@@ -154,6 +166,7 @@ def _run(flags: argparse.Namespace, streams: Streams, broker_log: BrokerLog) -> 
         operator_token=loaded.operator_token,
         lines_when_ready=_container_lines(flags) if is_container(os.environ) else (),
         stops_with_stdin=flags.stop_with_stdin,
+        wipes_data=flags.wipe_data,
     )
     try:
         trio.run(broker.run, streams, broker_log)
@@ -224,6 +237,7 @@ class _Broker:
         operator_token: OperatorToken = NO_OPERATOR_TOKEN,
         lines_when_ready: Sequence[str] = (),
         stops_with_stdin: bool = False,
+        wipes_data: bool = False,
     ) -> None:
         """`lines_when_ready` go to the log then."""
         self._config = config
@@ -232,6 +246,7 @@ class _Broker:
         self._operator_token = operator_token
         self._lines_when_ready = lines_when_ready
         self._stops_with_stdin = stops_with_stdin
+        self._wipes_data = wipes_data
         self._ready = False
 
     async def run(self, streams: Streams, broker_log: BrokerLog) -> None:
@@ -246,6 +261,7 @@ class _Broker:
             dropped_log_lines=streams.dropped_lines,
             operator_token=self._operator_token,
             reopened=self._keep_what_there_is,
+            wipes_data=self._wipes_data,
         )
         with trio.open_signal_receiver(*stop_signals()) as signals:
             async with trio.open_nursery() as listening:

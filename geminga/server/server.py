@@ -108,14 +108,16 @@ async def serve(
     dropped_log_lines: Callable[[], int] = lambda: 0,
     operator_token: OperatorToken = NO_OPERATOR_TOKEN,
     reopened: Callable[[], None] = lambda: None,
+    wipes_data: bool = False,
     task_status: trio.TaskStatus[Addresses] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run a broker on `data_dir` until cancelled; then stop in order and return.
 
     `dropped_log_lines` returns, for the metrics, the number of dropped log lines. `operator_token` opens the
     operator's routes beyond loopback. `task_status` gets the ports once both answer; `reopened` is called
-    each time that they answer again, from another state. Raises `OSError` when a port is taken,
-    `StorageError` when the directory cannot be used or its disk fails while running.
+    each time that they answer again, from another state. `wipes_data`: begin with an empty directory. Raises
+    `OSError` when a port is taken, `StorageError` when the directory cannot be used or its disk fails while
+    running.
     """
     # Ports are bound before the data directory is touched: if one is taken, no recovery has run for nothing.
     files_max = raise_files_max()
@@ -137,6 +139,11 @@ async def serve(
                 _refuse_foreign(disk, data_dir)
             listening.callback(disk.lock(data_dir).release)
             await handover.settle()
+            if wipes_data:
+                from geminga.server.wiping import wipe  # no other start needs it
+
+                wiped = await disk.run(wipe, disk, data_dir)
+                log.warning("--wipe-data: deleted all data in %s: %s", data_dir, ", ".join(wiped) or "none")
             ready: Callable[[Addresses], None] = task_status.started
             while True:
                 undone = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -137,6 +138,78 @@ def test_a_data_directory_that_cannot_be_used(tmp_path: Path) -> None:
         assert f"{named}: cannot" in result.stderr
         assert "--data-dir" in result.stderr
         assert "Traceback" not in result.stderr
+
+
+def test_missing_rights_name_both_users_and_the_command_that_helps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from geminga.config.config import Config
+    from geminga.storage.disk_errors import storage_error
+
+    tmp_path.chmod(0o750)
+    status, user, group = tmp_path.stat(), os.geteuid(), os.getegid()
+    owner = (
+        f"{tmp_path} belongs to user {status.st_uid}, group {status.st_gid} (mode 750); the broker runs as "
+        f"user {user}, group {group}."
+    )
+    monkeypatch.delenv("GEMINGA_CONTAINER", raising=False)
+
+    def said(code: int, data_dir: Path) -> list[str]:
+        failure = OSError(code, os.strerror(code), str(data_dir / "lock"))
+        error = storage_error(failure, "lock", str(failure.filename))
+        error.__cause__ = failure
+        assert standalone._Broker(Config(), str(data_dir)).explain(error) == 4
+        return capsys.readouterr().err.splitlines()[1:]
+
+    [first, then] = said(errno.EACCES, tmp_path)
+    assert first == owner
+    assert then.startswith(f"Run 'sudo chown -R {user}:{group} {tmp_path}', start the broker as user")
+    [first, then] = said(errno.EACCES, tmp_path / "new")
+    assert first == owner
+    assert then.startswith(f"Run 'sudo install -d -o {user} -g {group} {tmp_path / 'new'}', or name")
+    [first] = said(errno.EROFS, tmp_path)
+    assert first.startswith(f"{tmp_path} is on a read-only file system: mount it writable")
+    monkeypatch.setenv("GEMINGA_CONTAINER", "1")
+    [first, then] = said(errno.EACCES, tmp_path)
+    assert first == owner
+    assert then.startswith(f"Run 'chown -R {user}:{group} DIRECTORY' where the volume's directory is")
+    assert then.endswith(f"docker run --user {status.st_uid}:{status.st_gid}.")
+    [first] = said(errno.EROFS, tmp_path)
+    assert first.startswith(f"{tmp_path} is mounted read-only: remove ':ro'")
+
+
+def test_data_is_wiped_where_it_is_geminga_s_and_nothing_else_is_there(
+    started: BrokerProcess, tmp_path: Path
+) -> None:
+    data = started.data_dir
+    before = (data / "bookie" / "cookie").read_text()
+    wiping = ("standalone", "--wipe-data", *ANY_PORTS, "--data-dir")
+    assert "in use by process" in run(*wiping, str(data)).stderr
+    assert started.stop() == 0
+
+    refused = run(*wiping, str(data), "--set", f"journalDirectories={tmp_path / 'journal'}")
+    assert (refused.returncode, "journalDirectories" in refused.stderr) == (2, True)
+    (data / "letters").write_text("mine")
+    foreign = tmp_path / "foreign"
+    for name in ("metadata", "index"):
+        (foreign / name).mkdir(parents=True)
+    for path, reason in ((data, "'letters' is not Geminga's"), (foreign, "no data directory of Geminga")):
+        names = sorted(path.rglob("*"))
+        refused = run(*wiping, str(path))
+        assert refused.returncode == 4
+        assert f"{path}: --wipe-data deletes nothing here: " in refused.stderr
+        assert reason in refused.stderr
+        assert set(path.rglob("*")) - {path / "lock"} == set(names) - {path / "lock"}
+    (data / "letters").unlink()
+
+    (data / "index.damage").write_text("a note")
+    with BrokerProcess(data, arguments=["--wipe-data"]) as again:
+        assert get(again, "/admin/v2/brokers/health") == "ok"
+        assert (data / "bookie" / "cookie").read_text() != before, "the id of the instance is new"
+        assert not (data / "index.damage").exists()
+        assert "deleted all data in" in again.log_path.read_text()
+    with BrokerProcess(tmp_path / "new", arguments=["--wipe-data"]):
+        pass
 
 
 @pytest.mark.parametrize("flag", ["--port", "--web-port"])
