@@ -4,8 +4,9 @@
 #     docker/build.sh [--tag NAME] [--out FILE] [--work DIR]
 #
 # Base: Debian's own Python, made with mmdebstrap, since an image registry may be out of reach. The pinned
-# wheels are fetched by pip on this machine; the build itself uses no network. --out writes the image as an
-# OCI archive. --work keeps base and wheels for the next build.
+# wheels are fetched by pip on this machine; the build itself uses no network. --out writes the image for
+# `docker load` and `podman load`, in Docker's format: an OCI image has no health check. --work keeps base and
+# wheels for the next build.
 # Needs: apt-get install --no-install-recommends buildah mmdebstrap crun
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
@@ -27,7 +28,7 @@ mkdir -p "$work/wheels"
 export STORAGE_DRIVER=${STORAGE_DRIVER:-vfs} BUILDAH_ISOLATION=chroot
 
 if [ ! -s "$work/base.tar" ]; then
-    mmdebstrap --quiet --variant=minbase --include=python3,python3-venv,ca-certificates \
+    mmdebstrap --quiet --variant=minbase --include=python3,python3-venv,ca-certificates,curl \
         --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
         --dpkgopt='path-exclude=/usr/share/locale/*' \
         --customize-hook='rm -rf "$1"/var/cache/apt/* "$1"/var/lib/apt/lists/* "$1"/var/log/* "$1"/usr/share/zoneinfo' \
@@ -49,6 +50,6 @@ buildah bud --pull-never --format docker --layers=false --build-arg BASE=localho
     --file docker/Dockerfile --ignorefile docker/Dockerfile.dockerignore --tag "$tag" .
 if [ -n "$out" ]; then
     rm -f "$out"
-    buildah push --quiet "$tag" "oci-archive:$out"
-    echo "$out: $(du -m --apparent-size "$out" | cut -f1) MB compressed"
+    buildah push --quiet "$tag" "docker-archive:$out:$tag"
+    echo "$out: $(du -m --apparent-size "$out" | cut -f1) MB"
 fi

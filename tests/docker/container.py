@@ -26,12 +26,13 @@ from tests.e2e.operators.second_namespace import OTHER_ADDRESS
 USER, GROUP = 10000, 0
 ENTER_ROOT = """
 set -e
-root=$1 data=$2 how=$3; shift 3
+root=$1 data=$2 how=$3 volume=$4; shift 4
 mount --bind "$root" "$root"
 mount --rbind /dev "$root/dev"
 mount -t proc proc "$root/proc"
 mount -t tmpfs tmpfs "$root/tmp"
 mount --bind "$data" "$root/pulsar/data"
+if [ "$volume" = ro ]; then mount -o remount,ro,bind "$root/pulsar/data"; fi
 if [ "$how" = ro ]; then mount -o remount,ro,bind "$root"; fi
 exec chroot --userspec=10000:0 "$root" "$@"
 """
@@ -65,11 +66,15 @@ class Container:
         *,
         environment: Mapping[str, str] | None = None,
         read_only: bool = True,
+        volume: tuple[int, bool] = (USER, False),
     ) -> None:
+        """`volume`: who owns `/pulsar/data`, and whether it is mounted read-only."""
         self._image, self._enter = image, enter
         self._command = [*(image.config["Entrypoint"] or []), *(command or image.config["Cmd"])]
         self._environment = {**image.environment, **(environment or {})}
         self._how = "ro" if read_only else "rw"
+        self._owner, volume_is_read_only = volume
+        self._volume = "ro" if volume_is_read_only else "rw"
         self._held = contextlib.ExitStack()
         self._process: subprocess.Popen[bytes] | None = None
         self.log_path = Path()
@@ -77,10 +82,11 @@ class Container:
 
     def __enter__(self) -> Self:
         data = self._held.enter_context(tempfile.TemporaryDirectory())
-        os.chown(data, USER, GROUP)
+        os.chown(data, self._owner, GROUP)
+        os.chmod(data, 0o755)
         self.log_path = Path(self._held.enter_context(tempfile.NamedTemporaryFile()).name)
         words = [f"{key}={value}" for key, value in self._environment.items()]
-        inside = ["sh", "-c", ENTER_ROOT, "sh", str(self._image.root), data, self._how]
+        inside = ["sh", "-c", ENTER_ROOT, "sh", str(self._image.root), data, self._how, self._volume]
         run = [*inside, "env", "-i", "-C", self._image.config["WorkingDir"], *words, *self._command]
         self.began_s = time.monotonic()
         with self.log_path.open("wb") as log:
@@ -108,6 +114,11 @@ class Container:
     def log(self) -> str:
         """Both streams, as `docker logs` shows them."""
         return self.log_path.read_text()
+
+    def wait(self) -> int:
+        """The exit code of a container that ends by itself."""
+        assert self._process is not None
+        return self._process.wait(timeout=60)
 
     def stop(self) -> int:
         """As `docker stop`; the exit code."""

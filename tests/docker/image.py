@@ -23,7 +23,7 @@ from http.client import HTTPConnection, HTTPException
 
 import pulsar
 
-from tests.docker.container import Container, Image, published
+from tests.docker.container import USER, Container, Image, published
 from tests.e2e.broker_process import ROOT
 from tests.e2e.operators.second_namespace import run, second_namespace
 from tests.e2e.waiting import eventually
@@ -54,8 +54,21 @@ class Host:
     def __init__(self, image: Image, enter: list[str]) -> None:
         self.image, self.enter = image, enter
 
-    def start(self, *command: str, read_only: bool = True, **environment: str) -> Container:
-        return Container(self.image, self.enter, command, environment=environment, read_only=read_only)
+    def start(
+        self,
+        *command: str,
+        read_only: bool = True,
+        volume: tuple[int, bool] = (USER, False),
+        **environment: str,
+    ) -> Container:
+        return Container(
+            self.image,
+            self.enter,
+            command,
+            environment=environment,
+            read_only=read_only,
+            volume=volume,
+        )
 
 
 def get(
@@ -253,6 +266,52 @@ def operator_token(host: Host) -> str:
     return "through a mapped port: 403 without a token set, 401 missing or wrong, let in with it; pages 403"
 
 
+def volumes(host: Host) -> str:
+    """The first failure of most: a directory that the engine made, or a volume that is mounted read-only."""
+    for volume, reason in (
+        (
+            (0, False),
+            "/pulsar/data belongs to user 0, group 0 (mode 755); the broker runs as user 10000, group 0.",
+        ),
+        ((0, False), "chown -R 10000:0 /pulsar/data"),
+        ((USER, True), "/pulsar/data is mounted read-only: remove ':ro'"),
+    ):
+        with host.start(volume=volume) as container:
+            assert container.wait() == 4
+            assert reason in container.log, container.log
+    return "a volume of another owner, or read-only: exit code 4, both owners and the remedy"
+
+
+def authentication(host: Host) -> str:
+    with host.start(PULSAR_PREFIX_authenticationEnabled="true") as container:
+        assert container.wait() == 2
+        assert "In a container it listens on all addresses" in container.log, container.log
+    return "authenticationEnabled: exit code 2, and the text is true in a container"
+
+
+def compose_files_of_others(host: Host) -> str:
+    """A health check by curl; a shell that writes to the working directory; scripts of Pulsar's image."""
+    apply = (
+        "bin/apply-config-from-env.py conf/broker.conf && bin/gen-yml-from-env.py conf/functions_worker.yml"
+    )
+    shell = f"{apply} && bin/pulsar standalone --wipe-data > pulsar.log"
+    health = ("curl", "-f", "http://localhost:8080/admin/v2/brokers/health")
+    with host.start("sh", "-c", shell, read_only=False) as container, published(8080) as web:
+        wait_for_clusters(container, web)
+        done = container.execute(*health)
+        assert (done.returncode, done.stdout) == (0, "ok"), done
+        assert container.execute("rm", "pulsar.log").returncode == 0
+    with host.start("sleep", "300", read_only=False) as container, published(8080) as web:
+        eventually(lambda: container.execute("true").returncode == 0)
+        assert container.execute(*health).returncode == 7
+        for word in ("start", "restart", "stop"):
+            done = container.execute("bin/pulsar-daemon", word, "standalone")
+            assert done.returncode == 0, done
+            assert (get(web, CLUSTERS)[0] == 200) is (word != "stop"), done
+        container.execute("sh", "-c", "rm logs/*")
+    return "curl's health check; --wipe-data, a log in /pulsar; configuration scripts; pulsar-daemon"
+
+
 def compose_examples(host: Host) -> str:
     """The commands of the example producer and consumer, against the broker that they would find."""
     text = (ROOT / "docker" / "compose.yaml").read_text().replace("//broker:", "//127.0.0.1:")
@@ -298,6 +357,9 @@ CASES: tuple[Case, ...] = (
     tools,
     edited_configuration,
     operator_token,
+    volumes,
+    authentication,
+    compose_files_of_others,
     compose_examples,
     under_buildah,
 )
