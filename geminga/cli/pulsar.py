@@ -14,7 +14,10 @@ from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, EXIT_USAGE, Parse
 SCRIPTS = ("pulsar", "pulsar-admin", "pulsar-client", "pulsar-perf")
 """Each is a command of `geminga` of the same name."""
 MARK = "# Written by 'geminga shims'."
-DROPPED = {"--zookeeper-dir": 1, "--bookkeeper-dir": 1, "--bookkeeper-port": 1, "--num-bookies": 1}
+DROPPED = {
+    **dict.fromkeys(("--zookeeper-dir", "--zookeeper-port", "--bookkeeper-dir", "--bookkeeper-port"), 1),
+    **dict.fromkeys(("--num-bookies", "--stream-storage-port", "--functions-worker-conf", "-fwc"), 1),
+}
 """Flags of Pulsar's standalone about parts that are none here, with how many values they take."""
 DATA_DIRECTORY = "--metadata-dir"
 NOT_HERE = {

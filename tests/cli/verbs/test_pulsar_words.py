@@ -130,7 +130,7 @@ def test_backlogs_are_not_cleared_unasked(
 
 def test_the_launchers_flags() -> None:
     assert standalone_flags(
-        ["-nfw", "-nss", "--zookeeper-dir", "/z", "--bookkeeper-dir=/b", "--port", "1"]
+        ["-nfw", "-nss", "--zookeeper-dir", "/z", "--bookkeeper-dir=/b", "-fwc", "f.yml", "--port", "1"]
     ) == [
         "-nfw",
         "-nss",
