@@ -181,6 +181,11 @@ class EventLog:
         found = [] if since >= first - 1 else await self._read(since, first, limit, wanted)
         return [*found, *wanted.of(e for e in kept if e.sequence > since)][:limit]
 
+    def latest(self, limit: int) -> list[Event]:
+        """The last ones of those in memory, the oldest first."""
+        with self._lock:
+            return [self._recent[at] for at in range(-min(limit, len(self._recent)), 0)]
+
     async def _read(self, since: int, before: int, limit: int, wanted: Filter) -> list[Event]:
         return await self._disk.run(self._files.read, since, before, limit, wanted)
 

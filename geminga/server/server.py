@@ -12,7 +12,7 @@ import functools
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import trio
@@ -27,6 +27,7 @@ from geminga.broker.flow.publish_memory import PublishMemory
 from geminga.broker.flow.publish_rate import publish_limit
 from geminga.broker.flow.read_memory import ReadMemory
 from geminga.broker.flow.send_memory import SendMemory
+from geminga.broker.flow.statistics import DiskStatistics
 from geminga.broker.operator.health import HealthCheck
 from geminga.broker.operator.view import Process, View
 from geminga.broker.policies.namespaces import Namespaces
@@ -297,7 +298,14 @@ async def _serve(
             # Before the first client: what it is told holds for good.
             storage.start_soon(await handover.commit(events.record))
             with stop, LoopEdges(bookie.journals, rooms.outgoing, rooms.figures.turns).followed():
-                process = process_of(memory, backup, health, snapshots=snapshots, events=events)
+                process = process_of(
+                    memory,
+                    backup,
+                    health,
+                    snapshots=snapshots,
+                    disk=functools.partial(disk.run, _disk_statistics, disk, data_dir, directories),
+                    events=events,
+                )
                 # From here on a storage that lacks a descriptor waits for one, and idle connections are
                 # closed for it. Before, no connection could give one back, and an error says so at once.
                 disk.descriptors.begin(doors.make_room_soon())
@@ -343,6 +351,19 @@ def _clock(instance: InstanceRecord, metadata: MetadataStore) -> Clock:
     clock = restored_clock(metadata)
     log.info("the clock of this data directory is virtual and shows %d", clock.now_ms())
     return clock
+
+
+def _disk_statistics(disk: Disk, data_dir: str, directories: Sequence[str]) -> DiskStatistics:
+    def share_free(directory: str) -> float:
+        return disk.free_bytes(directory) / max(disk.total_bytes(directory), 1)
+
+    fullest = min((data_dir, *directories), key=share_free)
+    return DiskStatistics(
+        data_directory=data_dir,
+        fullest_directory=fullest,
+        free_bytes=disk.free_bytes(fullest),
+        total_bytes=disk.total_bytes(fullest),
+    )
 
 
 async def _end_waiting(disk: RealDisk) -> None:

@@ -7,37 +7,70 @@ from heapq import nlargest
 from operator import add
 from typing import Final, NamedTuple
 
+from geminga.admin.front.topic_rows import TopicRow, TopicRows
 from geminga.admin.view.broker import BrokerView
 from geminga.broker.flow.slices import Pace
-from geminga.broker.flow.statistics import MemoryStatistics, TopicStatistics
+from geminga.broker.flow.statistics import BucketStatistics, DiskStatistics, MemoryStatistics, TopicStatistics
 from geminga.broker.operator.delayed_statistics import DueCount
 from geminga.broker.subscription.statistics import SubscriptionStatistics
-from geminga.errors import GemingaError
+from geminga.errors import GemingaError, SubscriptionNotFound
+from geminga.events.event import Event
 from geminga.names import TopicName
 
-ROWS_MAX: Final = 20
-"""Topics on the page."""
-KEPT_MAX: Final = 5
-"""Topics that are named as kept for compaction, those with the most bytes."""
+NAMED_MAX: Final = 5
+"""Topics or subscriptions that are named in a list of the largest."""
+DELAYED_MAX: Final = 10
+"""Subscriptions whose delayed messages and buckets are listed."""
 PICTURED_MAX: Final = 5
 """Subscriptions whose due times are drawn, those with the most delayed messages."""
 WRONG_MAX: Final = 12
+NAMESPACES_MAX: Final = 1000
+"""Namespaces that are counted apart; topics of others are only in the totals."""
+EVENTS_MAX: Final = 10
 WIDTH_MS: Final = 60_000
 """Of a class of due times; the broker doubles it for long delays."""
 
 
-class TopicRow(NamedTuple):
-    """One loaded topic. Rates are messages per second."""
+class Namespace(NamedTuple):
+    topics: int = 0
+    backlog: float = 0
+    delayed: float = 0
 
-    name: str
-    rate_in: float
-    rate_out: float
-    backlog: int
+
+class DelayedRow(NamedTuple):
+    """A subscription with delayed messages, or whose index has lost buckets."""
+
+    topic: str
+    subscription: str
     delayed: int
-    unacked: int
-    producers: int
-    consumers: int
-    storage_bytes: int
+    """Messages in the index..."""
+    overdue: int | None
+    """...those of them that are due, and not delivered; None: unknown."""
+    buckets: BucketStatistics | None
+    """None: the index is in memory only."""
+    is_shared: bool
+    """Whether the buckets are those of all subscriptions of the topic."""
+    reads_again: tuple[int, int] | None
+
+
+class Buckets(NamedTuple):
+    """Of all indexes together."""
+
+    growing: int = 0
+    """Messages that are in no bucket yet."""
+    sealed: int = 0
+    lost: int = 0
+    """Since the topics were loaded..."""
+    rebuilt: int = 0
+    """...and those that were sealed out of what was read again."""
+
+    def plus(self, one: BucketStatistics) -> Buckets:
+        return Buckets(
+            self.growing + one.growing,
+            self.sealed + one.serving,
+            self.lost + sum(one.lost.values()),
+            self.rebuilt + one.rebuilt,
+        )
 
 
 class DueTimes(NamedTuple):
@@ -62,63 +95,147 @@ class Kept(NamedTuple):
 
 class Overview(NamedTuple):
     at_ms: int
-    """The time of these figures, up to a second before the request."""
+    """Message time of these figures."""
+    uptime_s: float
+    clock_is_virtual: bool
     wrong: list[str]
-    """What is wrong, most important first; empty: nothing is known to be."""
+    """What is wrong now, most important first; empty: nothing is known to be."""
+    wrong_left_out: int
+    losses: list[str]
+    """What was lost or found damaged since the start."""
     topics: int
-    """Loaded topics. `rows` has those with the largest backlogs."""
-    rows: list[TopicRow]
+    """Loaded topics."""
+    rows: TopicRows
     totals: TopicRow
+    namespaces: dict[str, Namespace]
     connections: int
     memory: MemoryStatistics
+    disk: DiskStatistics | None
+    buckets: Buckets
+    reading_again: int
+    """Subscriptions whose index is being read again, or will be."""
+    delayed: list[DelayedRow]
+    delayed_subscriptions: int
     due: DueTimes | None
     """None: no message is delayed."""
+    unserved: list[tuple[int, str, str]]
+    """(entries, topic, subscription) of the largest backlogs without a consumer..."""
+    unserved_subscriptions: int
+    """...and how many there are."""
     kept: Kept
+    events: list[Event]
+    """The latest first."""
 
 
 class _Found:
-    """What one pass over the loaded topics collects, of bounded size."""
+    """What one pass over the topics collects, of bounded size."""
 
     def __init__(self) -> None:
         self.topics = 0
-        self.rows: list[TopicRow] = []
-        self.totals = TopicRow("all topics", 0.0, 0.0, 0, 0, 0, 0, 0, 0)
-        self.delayed: list[tuple[int, str, str]] = []
-        """(messages, topic, subscription)"""
+        self.rows = TopicRows()
+        self.totals = TopicRow("all topics", 0, 0, 0, 0, 0, 0, 0, 0)
+        self.namespaces: dict[str, Namespace] = {}
+        self.buckets = Buckets()
+        self.delayed: list[tuple[int, int, DelayedRow]] = []
+        """With what decides which are shown."""
         self.delayed_subscriptions = 0
+        self.unserved: list[tuple[int, str, str]] = []
+        self.unserved_subscriptions = 0
+        self.lost: list[str] = []
+        """Texts about subscriptions whose lost buckets are not rebuilt yet."""
+        self.lost_subscriptions = 0
+        self.reading_again = 0
         self.blocked: list[str] = []
+        self.blocked_subscriptions = 0
         self.kept = Kept(0, 0, [])
 
     def add(self, topic: TopicStatistics) -> None:
         row = _row_of(topic)
         self.topics += 1
         self.totals = TopicRow(self.totals.name, *map(add, self.totals[1:], row[1:]))
-        self.rows.append(row)
-        # A broker may have a hundred thousand topics, and each may have thousands of subscriptions.
-        if len(self.rows) > 50 * ROWS_MAX:
-            self.rows = nlargest(ROWS_MAX, self.rows, key=_size)
+        self.rows.add(row)
+        self._add_to_namespace(row)
         if topic.kept_by:
             largest = [*self.kept.largest, (topic.kept_bytes, topic.name, topic.kept_by)]
             self.kept = Kept(
                 self.kept.topics + 1,
                 self.kept.stored_bytes + topic.kept_bytes,
-                nlargest(KEPT_MAX, largest),
+                nlargest(NAMED_MAX, largest),
             )
+        if topic.delayed_buckets is not None:
+            self.buckets = self.buckets.plus(topic.delayed_buckets)
         for subscription in topic.subscriptions.values():
-            self._add_subscription(topic.name, subscription)
+            self._add_subscription(topic, subscription)
 
-    def _add_subscription(self, topic: str, subscription: SubscriptionStatistics) -> None:
-        if subscription.msg_delayed:
+    def _add_to_namespace(self, row: TopicRow) -> None:
+        tenant, namespace, _ = row.name.partition("://")[2].split("/", 2)
+        name = f"{tenant}/{namespace}"
+        before = self.namespaces.get(name)
+        if before is not None or len(self.namespaces) < NAMESPACES_MAX:
+            topics, backlog, delayed = before or Namespace()
+            self.namespaces[name] = Namespace(topics + 1, backlog + row.backlog, delayed + row.delayed)
+
+    def _add_subscription(self, topic: TopicStatistics, subscription: SubscriptionStatistics) -> None:
+        name, own = subscription.name, subscription.delayed_buckets
+        if own is not None:
+            self.buckets = self.buckets.plus(own)
+        shown = own if own is not None else topic.delayed_buckets
+        lost = sum(shown.lost.values()) if shown is not None else 0
+        if subscription.delayed_reads_again is not None:
+            self.reading_again += 1
+            # Without a lost bucket it is what was in memory at a stop, which each start reads again.
+            if lost:
+                self.lost_subscriptions += 1
+                if len(self.lost) < WRONG_MAX:
+                    self.lost.append(_lost_text(topic.name, subscription, lost))
+        if subscription.msg_delayed or subscription.delayed_reads_again or (own is not None and lost):
             self.delayed_subscriptions += 1
-            self.delayed.append((subscription.msg_delayed, topic, subscription.name))
-            if len(self.delayed) > 200 * PICTURED_MAX:
-                self.delayed = nlargest(PICTURED_MAX, self.delayed)
-        if subscription.blocked_subscription_on_unacked_msgs and len(self.blocked) < WRONG_MAX:
-            self.blocked.append(
-                f"{topic}, subscription {subscription.name}: its consumers have "
-                f"{subscription.unacked_messages} unacknowledged messages, and get no more until they "
-                "acknowledge some"
+            self.delayed.append(
+                (
+                    subscription.delayed_reads_again is not None,
+                    subscription.msg_delayed,
+                    DelayedRow(
+                        topic.name,
+                        name,
+                        subscription.msg_delayed,
+                        None,
+                        shown,
+                        own is None and topic.delayed_buckets is not None,
+                        subscription.delayed_reads_again,
+                    ),
+                )
             )
+            if len(self.delayed) > 50 * DELAYED_MAX:
+                self.delayed = nlargest(DELAYED_MAX, self.delayed, key=_first_two)
+        if subscription.msg_backlog_no_delayed and not subscription.consumers:
+            self.unserved_subscriptions += 1
+            self.unserved.append((subscription.msg_backlog_no_delayed, topic.name, name))
+            if len(self.unserved) > 50 * NAMED_MAX:
+                self.unserved = nlargest(NAMED_MAX, self.unserved)
+        if subscription.blocked_subscription_on_unacked_msgs:
+            self.blocked_subscriptions += 1
+            if len(self.blocked) < WRONG_MAX:
+                self.blocked.append(
+                    f"{topic.name}, subscription {name}: its consumers have "
+                    f"{subscription.unacked_messages:,} unacknowledged messages, and get no more until they "
+                    "acknowledge some"
+                )
+
+
+def _first_two(found: tuple[int, int, DelayedRow]) -> tuple[int, int]:
+    return found[:2]
+
+
+def _lost_text(topic: str, subscription: SubscriptionStatistics, lost: int) -> str:
+    assert subscription.delayed_reads_again is not None
+    first, last = subscription.delayed_reads_again
+    buckets = "one bucket" if lost == 1 else f"{lost:,} buckets"
+    which = f"ledger {first}" if first == last else f"ledgers {first} to {last}"
+    how = "is being read again" if subscription.consumers else "is read again once it has a consumer"
+    return (
+        f"{topic}, subscription {subscription.name}: its delayed index has lost {buckets}; what it lacks of "
+        f"{which} {how}, and no message is lost"
+    )
 
 
 def _row_of(topic: TopicStatistics) -> TopicRow:
@@ -136,12 +253,8 @@ def _row_of(topic: TopicStatistics) -> TopicRow:
     )
 
 
-def _size(row: TopicRow) -> tuple[int, int, float]:
-    return row.backlog, row.unacked, row.rate_in
-
-
 async def overview(view: BrokerView) -> Overview:
-    """The figures of this moment. Loads no topic; takes milliseconds for each thousand loaded ones."""
+    """The figures of this moment. Loads no topic; takes milliseconds for each hundred loaded ones."""
     found, pace = _Found(), Pace()
     for topic in view.statistics.of_topics():
         if topic is None:
@@ -149,25 +262,68 @@ async def overview(view: BrokerView) -> Overview:
         else:
             found.add(topic)
     health = await view.process.health()
+    wrong = [*health.reasons, *found.lost, *found.blocked]
+    delayed = [row for _, _, row in nlargest(DELAYED_MAX, found.delayed, key=_first_two)]
+    events = view.process.events
     return Overview(
-        health.checked_ms,
-        [*health.reasons, *health.losses, *found.blocked][:WRONG_MAX],
-        found.topics,
-        nlargest(ROWS_MAX, found.rows, key=_size),
-        found.totals,
-        view.statistics.of_broker().active_connections,
-        view.process.memory(),
-        await _due_times(view, found),
-        found.kept,
+        at_ms=health.checked_ms,
+        uptime_s=view.loaded.uptime_s(),
+        clock_is_virtual=view.loaded.clock_is_virtual,
+        wrong=wrong[:WRONG_MAX],
+        wrong_left_out=len(health.reasons)
+        + found.lost_subscriptions
+        + found.blocked_subscriptions
+        - min(len(wrong), WRONG_MAX),
+        losses=health.losses[:WRONG_MAX],
+        topics=found.topics,
+        rows=found.rows,
+        totals=found.totals,
+        namespaces=found.namespaces,
+        connections=view.statistics.of_broker().active_connections,
+        memory=view.process.memory(),
+        disk=await _disk(view),
+        buckets=found.buckets,
+        reading_again=found.reading_again,
+        delayed=[row._replace(overdue=await _overdue(view, row)) for row in delayed],
+        delayed_subscriptions=found.delayed_subscriptions,
+        due=await _due_times(view, delayed, found.delayed_subscriptions),
+        unserved=nlargest(NAMED_MAX, found.unserved),
+        unserved_subscriptions=found.unserved_subscriptions,
+        kept=found.kept,
+        events=events.latest(EVENTS_MAX)[::-1] if events is not None else [],
     )
 
 
-async def _due_times(view: BrokerView, found: _Found) -> DueTimes | None:
-    pictured = nlargest(PICTURED_MAX, found.delayed)
+async def _disk(view: BrokerView) -> DiskStatistics | None:
+    try:
+        return await view.process.disk() if view.process.disk is not None else None
+    # The health check says what is wrong with it.
+    except GemingaError:
+        return None
+
+
+async def _overdue(view: BrokerView, row: DelayedRow) -> int | None:
+    """The messages of a subscription that are due and not delivered. Asked for the rows that are shown, since
+    the statistics of a subscription do not tell them apart.
+    """
+    try:
+        return (await view.delayed.summary(_loaded(view, row.topic), row.subscription)).due
+    except GemingaError:
+        return None
+
+
+def _loaded(view: BrokerView, topic: str) -> TopicName:
+    """Raises if the topic is not loaded any more: to look at it would load it."""
+    if topic not in view.loaded:
+        raise SubscriptionNotFound(f"{topic} is not loaded")
+    return TopicName.parse(topic)
+
+
+async def _due_times(view: BrokerView, rows: list[DelayedRow], subscriptions: int) -> DueTimes | None:
     parts: list[tuple[int, list[DueCount]]] = []
-    for _, topic, subscription in pictured:
+    for row in rows[:PICTURED_MAX]:
         try:
-            histogram = await view.delayed.histogram(TopicName.parse(topic), subscription, WIDTH_MS)
+            histogram = await view.delayed.histogram(_loaded(view, row.topic), row.subscription, WIDTH_MS)
         # The topic or subscription was deleted since the pass over the topics.
         except GemingaError:
             continue
@@ -180,5 +336,4 @@ async def _due_times(view: BrokerView, found: _Found) -> DueTimes | None:
             counts[one.from_ms // width_ms * width_ms] += one.messages
     if not counts:
         return None
-    left_out = found.delayed_subscriptions - len(parts)
-    return DueTimes(width_ms, sorted(counts.items()), len(parts), left_out)
+    return DueTimes(width_ms, sorted(counts.items()), len(parts), subscriptions - len(parts))

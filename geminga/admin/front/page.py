@@ -5,13 +5,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 from typing import Final
-from urllib.parse import quote
 
 from geminga import __version__
-from geminga.admin.front.due_picture import due_picture, span_text
-from geminga.admin.front.overview import DueTimes, Kept, Overview, TopicRow
+from geminga.admin.front.due_picture import due_picture
+from geminga.admin.front.markup import (
+    Row,
+    bullets,
+    bytes_text,
+    count_text,
+    counted,
+    document,
+    facts,
+    note,
+    printable,
+    rate_text,
+    section,
+    shown,
+    span_text,
+    subscription_name,
+    table,
+    time_text,
+    topic_link,
+)
+from geminga.admin.front.overview import DelayedRow, DueTimes, Kept, Overview
+from geminga.admin.front.topic_rows import ROWS_MAX, SORTS, Chosen, Query, TopicRow
+from geminga.events.event import Event
+from geminga.events.kinds import KINDS
 
-REFRESH_S: Final = 5
+NAMESPACES_MAX: Final = 20
+"""Rows."""
 LINKS: Final = (
     ("/metrics", "metrics for Prometheus"),
     ("/geminga/health", "the health check, with reasons"),
@@ -20,159 +42,307 @@ LINKS: Final = (
     ("/geminga/unserved", "requests that no route serves"),
     ("/admin/v2/clusters", "clusters"),
     ("/admin/v2/tenants", "tenants"),
-    ("/admin/v2/persistent/public/default", "topics of public/default"),
+    ("/admin/v2/namespaces/public", "namespaces of the tenant public"),
     ("/admin/v2/brokers/configuration/runtime", "configuration"),
 )
-COLUMNS: Final = (
-    "topic",
-    "in/s",
-    "out/s",
-    "backlog",
-    "delayed",
-    "unacked",
-    "producers",
-    "consumers",
-    "stored",
+LABELS: Final = dict(
+    zip(
+        SORTS,
+        ("topic", "in/s", "out/s", "backlog", "delayed", "unacked", "producers", "consumers", "stored"),
+        strict=True,
+    )
 )
-_STYLE: Final = """
-body{font:15px/1.45 system-ui,sans-serif;margin:1.5rem auto;max-width:76rem;padding:0 1rem;color:#1c2430}
-h1{font-size:1.35rem;margin:0}h2{font-size:1.05rem;margin:1.4rem 0 .4rem}
-.facts{display:flex;flex-wrap:wrap;gap:.3rem 2rem;margin:.8rem 0}.facts b{display:block;font-size:1.25rem}
-.well{color:#17693a}
-.wrong{background:#fdecea;border-left:4px solid #b3261e;padding:.5rem .8rem;margin:.8rem 0}
-.scroll{overflow-x:auto}table{border-collapse:collapse;width:100%}
-th,td{text-align:right;padding:.2rem .6rem;border-bottom:1px solid #dfe3e8;white-space:nowrap}
-th:first-child,td:first-child{text-align:left;white-space:normal;overflow-wrap:anywhere}
-tfoot td{font-weight:600}svg{width:100%;max-width:720px}rect{fill:#2f6fb3}path{stroke:#8a94a0}
-text{font-size:11px;fill:#4a5563}a{color:#1f5c99}.note{color:#5a6573}
-@media(prefers-color-scheme:dark){body{background:#14181d;color:#dde3ea}a{color:#7fb2e5}
-.wrong{background:#3a1c1a}th,td{border-color:#2c333b}text,.note{fill:#a3adb8;color:#a3adb8}.well{color:#6fce97}}
-"""
+DELAYED_COLUMNS: Final = (
+    "subscription",
+    "not yet due",
+    "overdue",
+    "growing",
+    "sealed buckets",
+    "lost",
+    "rebuilt",
+    "state",
+)
 _KEPT_BY: Final = {"request": "a request for compaction", "threshold": "a compaction threshold"}
-# Names come from clients: even one that escaped its text could neither run a script nor load anything.
-CONTENT_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
 
 
-def page(found: Overview, service_url: str) -> str:
-    """The whole document; a browser loads it again every `REFRESH_S` seconds."""
-    return "".join(
-        (
-            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Geminga</title>',
-            f'<meta http-equiv="refresh" content="{REFRESH_S}">',
-            '<meta name="viewport" content="width=device-width">',
-            f"<style>{_STYLE}</style></head><body>",
-            f"<h1>Geminga {escape(__version__)}</h1>",
-            f'<p class="note">Clients connect to <code>{escape(service_url)}</code>.</p>',
-            _wrong(found.wrong),
-            _facts(found),
-            _topics(found),
-            _kept(found.kept),
-            _due(found.due, found.at_ms),
-            _links(),
-            "</body></html>\n",
-        )
+def page(found: Overview, chosen: Chosen, query: Query, service_url: str, *, for_operator: bool) -> str:
+    """The whole document. `for_operator`: with what names files of the broker's machine, and events."""
+    head = (
+        f"<h1>Geminga {escape(__version__)}</h1>"
+        f'<p class="note">Clients connect to <code>{escape(service_url)}</code></p>'
+        '<nav aria-label="Parts of this page"><ul><li><a href="#topics">Topics</a></li>'
+        '<li><a href="#delayed">Delayed messages</a></li><li><a href="#events">Events</a></li>'
+        '<li><a href="#more">More</a></li></ul></nav>'
     )
-
-
-def _wrong(wrong: Sequence[str]) -> str:
-    if not wrong:
-        return '<p class="well">Everything that is checked is well.</p>'
-    return (
-        f'<div class="wrong"><b>Wrong</b><ul>{"".join(f"<li>{escape(one)}</li>" for one in wrong)}</ul></div>'
+    parts = (
+        section("state", "State", _state(found, for_operator=for_operator), is_wide=True),
+        section(
+            "topics", f"Topics by {escape(LABELS[query.sort])}", _topics(found, chosen, query), is_wide=True
+        ),
+        section("delayed", "Delayed messages", _delayed(found), is_wide=True),
+        _unserved(found),
+        _namespaces(found),
+        _kept(found.kept),
+        section("events", "Latest events", _events(found.events, for_operator=for_operator)),
+        section("more", "More", _links()),
     )
+    return document("Geminga", head, "".join(parts))
 
 
-def _facts(found: Overview) -> str:
-    memory, totals = found.memory, found.totals
-    facts = (
-        ("loaded topics", f"{found.topics:,}"),
-        ("connections", f"{found.connections:,}"),
-        ("messages in", f"{_rate(totals.rate_in)}/s"),
-        ("messages out", f"{_rate(totals.rate_out)}/s"),
-        ("backlog", f"{totals.backlog:,}"),
-        ("delayed", f"{totals.delayed:,}"),
-        ("stored", _bytes(totals.storage_bytes)),
-        ("memory", f"{_bytes(memory.resident_bytes)} of {_bytes(memory.budget_bytes)}"),
-    )
-    return f'<div class="facts">{"".join(f"<div>{name}<b>{value}</b></div>" for name, value in facts)}</div>'
+def _state(found: Overview, *, for_operator: bool) -> str:
+    return _wrong(found) + _losses(found.losses) + _facts(found, for_operator=for_operator)
 
 
-def _topics(found: Overview) -> str:
-    if not found.rows:
+def _wrong(found: Overview) -> str:
+    if not found.wrong:
+        return '<p class="well" role="status">Everything that is checked is well.</p>'
+    wrongs = len(found.wrong) + found.wrong_left_out
+    more = note(f"{counted(found.wrong_left_out, 'more')} left out here.") if found.wrong_left_out else ""
+    is_wrong = "One thing is wrong" if wrongs == 1 else f"{wrongs:,} things are wrong"
+    return f'<div class="wrong"><b role="status">{is_wrong}</b>{bullets(found.wrong)}{more}</div>'
+
+
+def _losses(losses: Sequence[str]) -> str:
+    return f'<div class="wrong"><b>Since the start</b>{bullets(losses)}</div>' if losses else ""
+
+
+def _facts(found: Overview, *, for_operator: bool) -> str:
+    memory, totals, disk = found.memory, found.totals, found.disk
+    pairs = [
+        ("loaded topics", count_text(found.topics)),
+        ("connections", count_text(found.connections)),
+        ("messages in", f"{rate_text(totals.rate_in)}/s"),
+        ("messages out", f"{rate_text(totals.rate_out)}/s"),
+        ("backlog", counted(totals.backlog, "entry", "entries")),
+        ("delayed", counted(totals.delayed, "message")),
+        ("backlogs without a consumer", count_text(found.unserved_subscriptions)),
+        ("stored", bytes_text(totals.storage_bytes)),
+        ("memory", f"{bytes_text(memory.resident_bytes)} of {bytes_text(memory.budget_bytes)}"),
+        ("up for", span_text(found.uptime_s * 1000)),
+    ]
+    if disk is not None:
+        pairs.append(("disk free", f"{bytes_text(disk.free_bytes)} of {bytes_text(disk.total_bytes)}"))
+        if for_operator:
+            pairs.append(("data directory", printable(disk.data_directory)))
+            if disk.fullest_directory != disk.data_directory:
+                pairs.append(("fullest disk", printable(disk.fullest_directory)))
+    clock = "virtual clock" if found.clock_is_virtual else "figures of"
+    pairs.append((clock, time_text(found.at_ms)))
+    return facts(pairs)
+
+
+# -- topics ----------------------------------------------------------------------------------------------
+
+
+def _topics(found: Overview, chosen: Chosen, query: Query) -> str:
+    if not found.topics:
         return (
-            "<h2>Topics</h2><p>No topic is loaded. Send a first message: "
+            "<p>No topic is loaded: a topic is loaded when a client uses it. Send a first message: "
             "<code>geminga produce my-topic -m hello</code></p>"
         )
-    head = "".join(f"<th>{name}</th>" for name in COLUMNS)
-    rows = "".join(f"<tr>{_cells(row, _link(row.name))}</tr>" for row in found.rows)
-    foot = f"<tr>{_cells(found.totals, escape(found.totals.name))}</tr>"
-    left_out = found.topics - len(found.rows)
-    note = (
-        f'<p class="note">{left_out:,} topics with smaller backlogs are not listed.</p>' if left_out else ""
-    )
     return (
-        f'<h2>Topics by backlog</h2><div class="scroll"><table><thead><tr>{head}</tr></thead>'
-        f"<tbody>{rows}</tbody><tfoot>{foot}</tfoot></table></div>{note}"
+        _form(query)
+        + table(
+            tuple(LABELS.values()),
+            (_topic_row(row, topic_link(row.name)) for row in chosen.rows),
+            foot=_topic_row(found.totals, escape(found.totals.name)),
+            head_html=[_sort_header(query, sort) for sort in SORTS],
+        )
+        + _left_out(found, chosen, query)
     )
 
 
-def _cells(row: TopicRow, name: str) -> str:
-    values = (
-        _rate(row.rate_in),
-        _rate(row.rate_out),
-        *(f"{count:,}" for count in row[3:8]),
-        _bytes(row.storage_bytes),
+def _topic_row(row: TopicRow, name_html: str) -> Row:
+    cells = (
+        rate_text(row.rate_in),
+        rate_text(row.rate_out),
+        *map(count_text, row[3:8]),
+        bytes_text(row.storage_bytes),
     )
-    return f"<td>{name}</td>" + "".join(f"<td>{value}</td>" for value in values)
+    return Row(row.name, name_html, cells)
 
 
-def _link(topic: str) -> str:
-    domain, _, rest = topic.partition("://")
-    path = "/admin/v2/" + "/".join(quote(part, safe="") for part in [domain, *rest.split("/", 2)]) + "/stats"
-    return f'<a href="{escape(path)}">{escape(topic)}</a>'
+def _sort_header(query: Query, sort: str) -> str:
+    is_sorted = ""
+    if sort == query.sort:
+        is_sorted = f' aria-sort="{"ascending" if sort == "topic" else "descending"}"'
+    target = escape(query._replace(sort=sort).target())
+    return f'<th scope="col"{is_sorted}><a href="{target}">{LABELS[sort]}</a></th>'
+
+
+def _form(query: Query) -> str:
+    def options(values: Sequence[tuple[str, str]], chosen: str) -> str:
+        return "".join(
+            f'<option value="{value}"{" selected" if value == chosen else ""}>{label}</option>'
+            for value, label in values
+        )
+
+    limits = [(str(limit), str(limit)) for limit in sorted({20, 50, 100, ROWS_MAX, query.limit})]
+    return (
+        '<form role="search" aria-label="Topics" action="/#topics">'
+        f'<label>Part of a name <input type="search" name="q" value="{escape(query.search)}"></label>'
+        f'<label>Namespace <input name="namespace" value="{escape(query.namespace)}" '
+        'placeholder="tenant/namespace"></label>'
+        f'<label>By <select name="sort">{options(list(LABELS.items()), query.sort)}</select></label>'
+        f'<label>Rows <select name="limit">{options(limits, str(query.limit))}</select></label>'
+        "<button>Show</button></form>"
+    )
+
+
+def _left_out(found: Overview, chosen: Chosen, query: Query) -> str:
+    texts = []
+    if query.search or query.namespace:
+        are = "One topic fits." if chosen.matching == 1 else f"{chosen.matching:,} topics fit."
+        texts.append(f'{are} <a href="/#topics">Show all</a>')
+    if left_out := chosen.matching - len(chosen.rows):
+        texts.append(f"{counted(left_out, 'more topic')} {'is' if left_out == 1 else 'are'} not listed.")
+        if query.limit < ROWS_MAX:
+            texts.append(f'<a href="{escape(query._replace(limit=ROWS_MAX).target())}">List {ROWS_MAX}</a>')
+    if found.topics > len(found.rows):
+        texts.append(f"Only {len(found.rows):,} topics can be searched.")
+    return f'<p class="note">{" ".join(texts)}</p>' if texts else ""
+
+
+def _namespaces(found: Overview) -> str:
+    if not found.namespaces:
+        return ""
+    named = sorted(found.namespaces.items(), key=lambda pair: (-pair[1].topics, pair[0]))
+    rows = (
+        Row(
+            name,
+            f'<a href="{escape(Query(namespace=name).target())}">{shown(name)}</a>',
+            tuple(map(count_text, figures)),
+        )
+        for name, figures in named[:NAMESPACES_MAX]
+    )
+    left_out = len(named) - NAMESPACES_MAX
+    more = note(f"{counted(left_out, 'namespace')} with fewer topics left out.") if left_out > 0 else ""
+    columns = ("namespace", "loaded topics", "backlog", "delayed")
+    return section("namespaces", "Namespaces", table(columns, rows) + more)
+
+
+def _unserved(found: Overview) -> str:
+    if not found.unserved:
+        return ""
+    rows = (
+        Row(f"{topic} {name}", subscription_name(topic, name), (count_text(entries),))
+        for entries, topic, name in found.unserved
+    )
+    left_out = found.unserved_subscriptions - len(found.unserved)
+    more = f" {counted(left_out, 'subscription')} with smaller backlogs left out." if left_out else ""
+    text = note(f"Start their consumers, or delete a subscription that nothing reads.{more}")
+    return section("unserved", "Backlogs without a consumer", table(("subscription", "entries"), rows) + text)
 
 
 def _kept(kept: Kept) -> str:
     if not kept.topics:
         return ""
-    rows = "".join(
-        f"<tr><td>{_link(name)}</td><td>{_KEPT_BY[by]}</td><td>{_bytes(size)}</td></tr>"
-        for size, name, by in kept.largest
-    )
+    rows = (Row(name, topic_link(name), (_KEPT_BY[by], bytes_text(size))) for size, name, by in kept.largest)
     topics = "One topic keeps" if kept.topics == 1 else f"{kept.topics:,} topics keep"
-    return (
-        f'<h2>Kept for compaction</h2><p class="note">{topics} all messages, {_bytes(kept.stored_bytes)}, '
-        "because this broker does not compact topics. To give that up, remove the compaction threshold, or "
-        "delete the subscription <code>__compaction</code> of the topic.</p>"
-        '<div class="scroll"><table><thead><tr><th>topic</th><th>because of</th><th>stored</th></tr></thead>'
-        f"<tbody>{rows}</tbody></table></div>"
+    text = (
+        f'<p class="note">{topics} all messages, {bytes_text(kept.stored_bytes)}, because this broker does '
+        "not compact topics. To give that up, remove the compaction threshold, or delete the subscription "
+        "<code>__compaction</code> of the topic.</p>"
     )
+    body = text + table(("topic", "because of", "stored"), rows, texts=frozenset({1}))
+    return section("kept", "Kept for compaction", body)
+
+
+# -- delayed messages ------------------------------------------------------------------------------------
+
+
+def _delayed(found: Overview) -> str:
+    if not found.delayed:
+        return note("No message is delayed.")
+    buckets = found.buckets
+    pairs = (
+        ("delayed", counted(found.totals.delayed, "message")),
+        ("in growing parts", counted(buckets.growing, "message")),
+        ("sealed", counted(buckets.sealed, "bucket")),
+        ("lost since the load", counted(buckets.lost, "bucket")),
+        ("rebuilt", counted(buckets.rebuilt, "bucket")),
+        ("being read again", counted(found.reading_again, "subscription")),
+    )
+    left_out = found.delayed_subscriptions - len(found.delayed)
+    more = (
+        note(f"{counted(left_out, 'subscription')} with fewer delayed messages left out.") if left_out else ""
+    )
+    rows = table(DELAYED_COLUMNS, map(_delayed_row, found.delayed), texts=frozenset({7}))
+    return facts(pairs) + _due(found.due, found.at_ms) + rows + more
+
+
+def _delayed_row(row: DelayedRow) -> Row:
+    buckets = row.buckets
+    figures: tuple[str, ...] = ("-",) * 4
+    if buckets is not None:
+        figures = tuple(
+            map(count_text, (buckets.growing, buckets.serving, sum(buckets.lost.values()), buckets.rebuilt))
+        )
+    state = (
+        "in memory only"
+        if buckets is None
+        else "buckets shared by the topic"
+        if row.is_shared
+        else "complete"
+    )
+    if row.reads_again is not None:
+        state = "lacks ledgers {} to {}, reads them again".format(*row.reads_again)
+    not_due, overdue = count_text(row.delayed), "-"
+    if row.overdue is not None:
+        not_due, overdue = count_text(max(row.delayed - row.overdue, 0)), count_text(row.overdue)
+    name = subscription_name(row.topic, row.subscription)
+    return Row(f"{row.topic} {row.subscription}", name, (not_due, overdue, *figures, state))
 
 
 def _due(due: DueTimes | None, now_ms: int) -> str:
     if due is None:
-        return '<h2>Delayed messages</h2><p class="note">No message is delayed.</p>'
+        return ""
     last_ms = max(0, due.classes[-1][0] + due.width_ms - now_ms)
-    note = f"Of {due.subscriptions} subscriptions; the last is due within {span_text(last_ms)}."
-    if due.subscriptions == 1:
-        note = f"Of one subscription; the last is due within {span_text(last_ms)}."
+    text = f"Of {counted(due.subscriptions, 'subscription')}; the last is due within {span_text(last_ms)}."
     if due.left_out:
-        note += f" {due.left_out:,} subscriptions with fewer delayed messages are left out."
-    return f'<h2>Delayed messages by due time</h2>{due_picture(due, now_ms)}<p class="note">{note}</p>'
+        text += f" {counted(due.left_out, 'subscription')} with fewer delayed messages left out."
+    return due_picture(due, now_ms) + note(text)
+
+
+# -- the rest --------------------------------------------------------------------------------------------
+
+
+def _events(events: Sequence[Event], *, for_operator: bool) -> str:
+    if not for_operator:
+        return (
+            '<p class="note">Events are shown on the broker\'s own machine, at its loopback address, and by '
+            "<code>geminga events</code> with the operator's token.</p>"
+        )
+    items = "".join(f'<li data-key="{event.sequence}">{_event(event)}</li>' for event in events)
+    return (
+        (f'<ul class="events">{items}</ul>' if items else note("Nothing has happened since the start."))
+        + '<p class="note"><code>geminga events</code> shows more; '
+        '<a href="/geminga/events">/geminga/events</a> has all of them, as JSON.</p>'
+    )
+
+
+def _event(event: Event) -> str:
+    about = []
+    if event.topic:
+        about.append(
+            topic_link(event.topic) if event.topic.startswith("persistent://") else shown(event.topic)
+        )
+    if event.subscription:
+        about.append(f"subscription {shown(event.subscription)}")
+    if event.bucket >= 0:
+        about.append(f"bucket in ledger {event.bucket}")
+    about += [f"{escape(name.replace('_', ' '))} {number:,}" for name, number in event.counts.items()]
+    if event.times > 1:
+        about.append(f"{event.times:,} times")
+    if event.text:
+        about.append(shown(event.text))
+    kind = KINDS.get(event.kind)
+    words = f" {escape(kind.text)}" if kind is not None else ""
+    details = f"<br><small>{'; '.join(about)}</small>" if about else ""
+    when = f'<time class="note">{time_text(event.time_ms)}</time>'
+    return f"{when} <b>{escape(event.kind)}</b>{words}{details}"
 
 
 def _links() -> str:
     items = "".join(f'<li><a href="{path}">{path}</a> {text}</li>' for path, text in LINKS)
-    return f"<h2>More</h2><ul>{items}</ul>"
-
-
-def _rate(per_second: float) -> str:
-    return f"{per_second:.1f}" if per_second < 100 else f"{per_second:,.0f}"
-
-
-def _bytes(size: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
+    return f"<ul>{items}</ul>"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from geminga.broker.flow.snapshot_reports import SnapshotCalls
-from geminga.broker.flow.statistics import BackupReport, MemoryStatistics
+from geminga.broker.flow.statistics import BackupReport, DiskStatistics, MemoryStatistics
 from geminga.broker.operator.health import HealthReport
 from geminga.config.operator_token import OperatorToken
 from geminga.events.event_log import EventLog
@@ -22,6 +22,11 @@ class ProcessView(Protocol):
 
     @property
     def events(self) -> EventLog | None: ...
+
+    @property
+    def disk(self) -> Callable[[], Awaitable[DiskStatistics]] | None:
+        """Asks the file systems, on a thread; None where a test makes a view by itself."""
+        ...
 
     def memory(self) -> MemoryStatistics: ...
 

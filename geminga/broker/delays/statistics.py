@@ -17,9 +17,10 @@ def bucket_statistics(buckets: Buckets | None) -> BucketStatistics | None:
         return None
     counts, feed = buckets.operations.counts, buckets.index.feed
     at_hand = sum(bucket.rows_at_hand for _, bucket in buckets.index.buckets.items())
+    growing = feed.shared.rows() + sum(tail.rows() for tail in feed.tails)
     return BucketStatistics(
         buckets=len(buckets.stored) + len(buckets.frozen) + len(feed.tails),
-        loaded=feed.shared.rows() + sum(tail.rows() for tail in feed.tails) + at_hand,
+        loaded=growing + at_hand,
         stored_bytes=buckets.stored_bytes,
         operations=tuple(
             BucketOperationStatistics(kind, done.succeeded, done.failed, done.total_ms, tuple(done.latencies))
@@ -30,6 +31,8 @@ def bucket_statistics(buckets: Buckets | None) -> BucketStatistics | None:
         rebuilt=buckets.losses.rebuilt,
         sealed=buckets.sealed_count,
         merged=counts["merge"].succeeded,
+        growing=growing,
+        serving=len(buckets.serving),
     )
 
 

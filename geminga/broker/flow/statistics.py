@@ -82,6 +82,10 @@ class BucketStatistics(msgspec.Struct, frozen=True):
     """Sealed buckets, without merged ones."""
     merged: int = 0
     """Buckets that were merged from others."""
+    growing: int = 0
+    """Rows of the growing part."""
+    serving: int = 0
+    """Sealed buckets on the bookie now."""
 
 
 class LatenessStatistics(msgspec.Struct, frozen=True):
@@ -287,6 +291,17 @@ class BackupReport(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     settings: dict[str, str] = {}
     """The settings with which a broker on the copy has to be started; empty: none."""
+
+
+class DiskStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """The file systems of the data directory and of the bookie's directories."""
+
+    data_directory: str
+    fullest_directory: str
+    """The one whose file system has the smallest share free, with the bytes of that..."""
+    free_bytes: int
+    total_bytes: int
+    """...`UNLIMITED_BYTES` if it counts no blocks."""
 
 
 class CacheStatistics(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from geminga.broker.connection.connection import Connections
     from geminga.broker.flow.snapshot_reports import SnapshotCalls
-    from geminga.broker.flow.statistics import BackupReport, MemoryStatistics
+    from geminga.broker.flow.statistics import BackupReport, DiskStatistics, MemoryStatistics
     from geminga.broker.operator.health import HealthReport
     from geminga.broker.policies.policies import EffectivePolicies
     from geminga.broker.topic.rooms import Rooms
@@ -43,8 +43,10 @@ class Process(NamedTuple):
     operator_token: OperatorToken = NO_OPERATOR_TOKEN
     faults: Faults | None = None
     """None without `--chaos`."""
-    events: EventLog | None = None
+    disk: Callable[[], Awaitable[DiskStatistics]] | None = None
     """None: only where a test makes a view by itself."""
+    events: EventLog | None = None
+    """None: likewise."""
 
 
 class View:

@@ -62,6 +62,10 @@ class SubscriptionStatistics(msgspec.Struct, frozen=True, kw_only=True):
     last_expire_timestamp: int = 0
     delayed_buckets: BucketStatistics | None = None
     """Of an index of its own that keeps buckets."""
+    delayed_reads_again: tuple[int, int] | None = None
+    """First and last ledger of what its index lacks and reads from the topic again, once there is a consumer
+    with permits; None: nothing.
+    """
     delayed_lateness: LatenessStatistics | None = None
     """None: nothing was held back yet."""
     is_replicated: bool = False
@@ -115,6 +119,7 @@ def _statistics_of(subscription: Subscription, consumers: list[ConsumerStatistic
     backlog = cursor.backlog_entries()
     tracker = index.tracker if index is not None else None
     lateness = tracker.lateness() if tracker is not None else None
+    again = index.lost_ranges if index is not None else ()
     messages, throughput, redelivered, acks, chunks = attached.rates
     return SubscriptionStatistics(
         name=subscription.name,
@@ -154,6 +159,7 @@ def _statistics_of(subscription: Subscription, consumers: list[ConsumerStatistic
         total_msg_expired=subscription.expiry.total,
         last_expire_timestamp=subscription.expiry.last_ms,
         delayed_buckets=bucket_statistics(index.own) if index is not None else None,
+        delayed_reads_again=(again[0].first, again[-1].last) if again else None,
         delayed_lateness=LatenessStatistics(*lateness) if lateness is not None else None,
         dispatch_throttled_msg_events_by_subscription_limit=subscription.throttle.waits.own_messages,
         dispatch_throttled_bytes_events_by_subscription_limit=subscription.throttle.waits.own_bytes,
