@@ -7,6 +7,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from itertools import islice
 from typing import Final, NamedTuple
 
 import trio
@@ -181,10 +182,10 @@ class EventLog:
         found = [] if since >= first - 1 else await self._read(since, first, limit, wanted)
         return [*found, *wanted.of(e for e in kept if e.sequence > since)][:limit]
 
-    def latest(self, limit: int) -> list[Event]:
-        """The last ones of those in memory, the oldest first."""
+    def latest(self, limit: int, wanted: Filter) -> list[Event]:
+        """The last ones of those in memory, the newest first."""
         with self._lock:
-            return [self._recent[at] for at in range(-min(limit, len(self._recent)), 0)]
+            return [*islice(wanted.of(reversed(self._recent)), limit)]
 
     async def _read(self, since: int, before: int, limit: int, wanted: Filter) -> list[Event]:
         return await self._disk.run(self._files.read, since, before, limit, wanted)

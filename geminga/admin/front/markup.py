@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from geminga import __version__
 from geminga.admin.front.script import PATH as SCRIPT_PATH
-from geminga.admin.front.style import STYLE
+from geminga.admin.front.style import BROAD_COLUMNS, STYLE
 
 NAME_CHARS_MAX: Final = 200
 """Characters of a name that are shown; the whole name is in its link."""
@@ -36,7 +36,8 @@ def document(title: str, head_html: str, main_html: str) -> str:
     return (
         f'<!doctype html>\n<html lang="en" data-version="{escape(__version__)}"><head><meta charset="utf-8">'
         f'<title>{escape(title)}</title><meta name="viewport" content="width=device-width">'
-        f'<style>{STYLE}</style><script src="{SCRIPT_PATH}" defer></script></head>'
+        f'<link rel="icon" href="data:,"><style>{STYLE}</style>'
+        f'<script src="{SCRIPT_PATH}" defer></script></head>'
         f'<body><header>{head_html}<p id="refresh" class="note"><a href="">Reload</a></p>'
         '<p id="told" role="status"></p></header>'
         f'<main id="main" tabindex="-1">{main_html}</main></body></html>\n'
@@ -71,7 +72,8 @@ def table(
     )
     body = "".join(_row(row, columns, texts) for row in rows)
     tail = f"<tfoot>{_row(foot, columns, texts)}</tfoot>" if foot is not None else ""
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody>{tail}</table>"
+    broad = ' class="broad"' if len(columns) >= BROAD_COLUMNS else ""
+    return f"<table{broad}><thead><tr>{head}</tr></thead><tbody>{body}</tbody>{tail}</table>"
 
 
 def _row(row: Row, columns: Sequence[str], texts: frozenset[int]) -> str:

@@ -14,7 +14,8 @@ from geminga.broker.flow.statistics import BucketStatistics, DiskStatistics, Mem
 from geminga.broker.operator.delayed_statistics import DueCount
 from geminga.broker.subscription.statistics import SubscriptionStatistics
 from geminga.errors import GemingaError, SubscriptionNotFound
-from geminga.events.event import Event
+from geminga.events.event import Event, Filter
+from geminga.events.kinds import KINDS
 from geminga.names import TopicName
 
 NAMED_MAX: Final = 5
@@ -27,6 +28,8 @@ WRONG_MAX: Final = 12
 NAMESPACES_MAX: Final = 1000
 """Namespaces that are counted apart; topics of others are only in the totals."""
 EVENTS_MAX: Final = 10
+EVENT_KINDS: Final = frozenset(name for name, kind in KINDS.items() if not kind.joins)
+"""Those that do not come many at a time."""
 WIDTH_MS: Final = 60_000
 """Of a class of due times; the broker doubles it for long delays."""
 
@@ -290,7 +293,7 @@ async def overview(view: BrokerView) -> Overview:
         unserved=nlargest(NAMED_MAX, found.unserved),
         unserved_subscriptions=found.unserved_subscriptions,
         kept=found.kept,
-        events=events.latest(EVENTS_MAX)[::-1] if events is not None else [],
+        events=events.latest(EVENTS_MAX, Filter(EVENT_KINDS)) if events is not None else [],
     )
 
 

@@ -27,7 +27,7 @@ from geminga.admin.front.markup import (
     time_text,
     topic_link,
 )
-from geminga.admin.front.overview import DelayedRow, DueTimes, Kept, Overview
+from geminga.admin.front.overview import EVENT_KINDS, DelayedRow, DueTimes, Kept, Overview
 from geminga.admin.front.topic_rows import ROWS_MAX, SORTS, Chosen, Query, TopicRow
 from geminga.events.event import Event
 from geminga.events.kinds import KINDS
@@ -286,7 +286,7 @@ def _delayed_row(row: DelayedRow) -> Row:
         else "complete"
     )
     if row.reads_again is not None:
-        state = "lacks ledgers {} to {}, reads them again".format(*row.reads_again)
+        state = "to be read again: ledgers {} to {}".format(*row.reads_again)
     not_due, overdue = count_text(row.delayed), "-"
     if row.overdue is not None:
         not_due, overdue = count_text(max(row.delayed - row.overdue, 0)), count_text(row.overdue)
@@ -316,7 +316,8 @@ def _events(events: Sequence[Event], *, for_operator: bool) -> str:
     items = "".join(f'<li data-key="{event.sequence}">{_event(event)}</li>' for event in events)
     return (
         (f'<ul class="events">{items}</ul>' if items else note("Nothing has happened since the start."))
-        + '<p class="note"><code>geminga events</code> shows more; '
+        + f'<p class="note">Left out: {", ".join(sorted(KINDS.keys() - EVENT_KINDS))}. '
+        "<code>geminga events</code> shows them, too; "
         '<a href="/geminga/events">/geminga/events</a> has all of them, as JSON.</p>'
     )
 

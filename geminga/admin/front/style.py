@@ -8,6 +8,22 @@ import base64
 import hashlib
 from typing import Final
 
+BROAD_COLUMNS: Final = 5
+"""A table with so many columns is broad: it needs more room."""
+_CARDS: Final = """
+@container (max-width: WIDTH) {
+  TABLE thead { display: none }
+  TABLE, TABLE tbody, TABLE tfoot, TABLE tr { display: block }
+  TABLE tr { border-bottom: 1px solid var(--line); padding: .35rem 0 }
+  TABLE tbody th, TABLE tfoot th { display: block; border: 0; padding: 0; min-width: 0 }
+  TABLE td {
+    display: inline-block; border: 0; padding: 0 1rem 0 0; text-align: left; overflow-wrap: anywhere;
+    white-space: normal;
+  }
+  TABLE td::before { content: attr(data-label) " "; color: var(--faint); font-size: .87rem }
+  TABLE .zero { display: none }
+}
+"""
 STYLE: Final = """
 :root {
   color-scheme: light dark; --ground: #fff; --text: #1c2430; --faint: #56616e; --line: #dfe3e8;
@@ -46,6 +62,7 @@ section { container-type: inline-size; min-width: 0 }
   background: var(--alarm-ground); border-left: 4px solid var(--alarm); padding: .4rem .8rem;
   margin: .4rem 0;
 }
+#told:not(:empty) { position: fixed; inset: auto 0 0; margin: 0 }
 dl { display: flex; flex-wrap: wrap; gap: .5rem 1.8rem; margin: .3rem 0 }
 dt { color: var(--faint); font-size: .87rem }
 dd { margin: 0; font-size: 1.1rem; font-weight: 600 }
@@ -76,25 +93,16 @@ rect { fill: var(--bar) }
 .axis { display: flex; justify-content: space-between; font-size: .8rem; color: var(--faint) }
 .events { list-style: none; padding: 0 }
 .events li { margin: .35rem 0 }
-@container (max-width: 58rem) {
-  thead { display: none }
-  table, tbody, tfoot, tr { display: block }
-  tr { border-bottom: 1px solid var(--line); padding: .35rem 0 }
-  tbody th, tfoot th { display: block; border: 0; padding: 0; min-width: 0 }
-  td {
-    display: inline-block; border: 0; padding: 0 1rem 0 0; text-align: left; overflow-wrap: anywhere;
-    white-space: normal;
-  }
-  td::before { content: attr(data-label) " "; color: var(--faint); font-size: .87rem }
-  .zero { display: none }
-}
 @container (max-width: 26rem) {
   .axis span:nth-child(even) { display: none }
 }
-"""
+""" + "".join(
+    _CARDS.replace("WIDTH", width).replace("TABLE", table)
+    for width, table in (("58rem", ".broad"), ("34rem", "table"))
+)
 _HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
 # Names come from clients: even one that escaped its text could neither run a script nor load anything.
 CONTENT_POLICY: Final = (
-    f"default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'sha256-{_HASH}'; "
+    f"default-src 'none'; img-src data:; script-src 'self'; connect-src 'self'; style-src 'sha256-{_HASH}'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )

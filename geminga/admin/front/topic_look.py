@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from heapq import nlargest
-from itertools import islice
 from typing import Final, NamedTuple
 
 from geminga.admin.view.broker import BrokerView
+from geminga.broker.flow.slices import Pace
 from geminga.broker.flow.statistics import TopicStatistics
 from geminga.broker.operator.delayed_statistics import BucketInfo, DelayedSummary
 from geminga.broker.subscription.statistics import SubscriptionStatistics
@@ -18,6 +17,8 @@ SUBSCRIPTIONS_MAX: Final = 20
 """Those that are shown, with the largest backlogs."""
 BUCKETS_MAX: Final = 20
 """Of each subscription."""
+AT_ONCE: Final = 100
+"""Buckets that are looked at between two checkpoints: about a millisecond."""
 PARTITIONS_MAX: Final = 200
 """Links to partitions."""
 
@@ -61,11 +62,21 @@ async def topic_look(view: BrokerView, topic: TopicName) -> TopicLook:
 async def _look(view: BrokerView, topic: TopicName, found: SubscriptionStatistics) -> SubscriptionLook:
     if not (found.msg_delayed or found.delayed_reads_again or found.delayed_buckets):
         return SubscriptionLook(found, None, [], 0)
+    first: list[BucketInfo] = []
+    sealed: list[BucketInfo] = []
+    listed, pace = 0, Pace()
     try:
         summary = await view.delayed.summary(topic, found.name)
-        buckets: Iterator[BucketInfo] = (info for info, _ in await view.delayed.buckets(topic, found.name))
+        for bucket, _ in await view.delayed.buckets(topic, found.name):
+            # What is not sealed comes last in the index, and is what a reader looks for.
+            part = sealed if bucket.state == "sealed" else first
+            if len(part) < BUCKETS_MAX:
+                part.append(bucket)
+            listed += 1
+            if listed % AT_ONCE == 0:
+                await pace.turn()
     # Unloaded or deleted since.
     except GemingaError:
         return SubscriptionLook(found, None, [], 0)
-    listed = list(islice(buckets, BUCKETS_MAX))
-    return SubscriptionLook(found, summary, listed, sum(1 for _ in buckets))
+    shown = [*first, *sealed][:BUCKETS_MAX]
+    return SubscriptionLook(found, summary, shown, listed - len(shown))

@@ -95,7 +95,7 @@ def _cells(one: SubscriptionLook) -> tuple[str, ...]:
     due = delayed.due if delayed is not None else 0
     waiting = delayed.messages if delayed is not None else figures.msg_delayed
     return (
-        figures.type,
+        "-" if figures.type == "None" else figures.type,
         count_text(figures.msg_backlog),
         count_text(max(waiting - due, 0)),
         count_text(due),
@@ -131,7 +131,7 @@ def _detail(number: int, one: SubscriptionLook) -> str:
         parts.append(f"<h3>Delayed index</h3>{_buckets(one)}")
     if not parts:
         return ""
-    return section(f"of-{number}", f"Subscription {shown(one.figures.name)}", "".join(parts))
+    return section(f"of-{number}", f"Subscription {shown(one.figures.name)}", "".join(parts), is_wide=True)
 
 
 def _buckets(one: SubscriptionLook) -> str:
