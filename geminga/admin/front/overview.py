@@ -107,7 +107,13 @@ class Overview(NamedTuple):
     losses: list[str]
     """What was lost or found damaged since the start."""
     topics: int
-    """Loaded topics."""
+    """Topics on disk..."""
+    topics_loaded: int
+    """...those that clients have used since the start..."""
+    topics_unread: int
+    """...and those of which nothing is known yet, as the broker has just started."""
+    unread_entries: int
+    """Entries in backlogs that were not read since the start: any may be delayed."""
     rows: TopicRows
     totals: TopicRow
     namespaces: dict[str, Namespace]
@@ -134,7 +140,7 @@ class _Found:
     """What one pass over the topics collects, of bounded size."""
 
     def __init__(self) -> None:
-        self.topics = 0
+        self.unread_entries = 0
         self.rows = TopicRows()
         self.totals = TopicRow("all topics", 0, 0, 0, 0, 0, 0, 0, 0)
         self.namespaces: dict[str, Namespace] = {}
@@ -154,7 +160,6 @@ class _Found:
 
     def add(self, topic: TopicStatistics) -> None:
         row = _row_of(topic)
-        self.topics += 1
         self.totals = TopicRow(self.totals.name, *map(add, self.totals[1:], row[1:]))
         self.rows.add(row)
         self._add_to_namespace(row)
@@ -180,6 +185,7 @@ class _Found:
 
     def _add_subscription(self, topic: TopicStatistics, subscription: SubscriptionStatistics) -> None:
         name, own = subscription.name, subscription.delayed_buckets
+        self.unread_entries += subscription.unread_entries
         if own is not None:
             self.buckets = self.buckets.plus(own)
         shown = own if own is not None else topic.delayed_buckets
@@ -264,7 +270,7 @@ async def overview(view: BrokerView) -> Overview:
             await pace.turn()
         else:
             found.add(topic)
-    health = await view.process.health()
+    health, broker = await view.process.health(), view.statistics.of_broker()
     wrong = [*health.reasons, *found.lost, *found.blocked]
     delayed = [row for _, _, row in nlargest(DELAYED_MAX, found.delayed, key=_first_two)]
     events = view.process.events
@@ -278,11 +284,14 @@ async def overview(view: BrokerView) -> Overview:
         + found.blocked_subscriptions
         - min(len(wrong), WRONG_MAX),
         losses=health.losses[:WRONG_MAX],
-        topics=found.topics,
+        topics=broker.topics_loaded + broker.topics_unloaded,
+        topics_loaded=broker.topics_loaded,
+        topics_unread=broker.topics_unread,
+        unread_entries=found.unread_entries,
         rows=found.rows,
         totals=found.totals,
         namespaces=found.namespaces,
-        connections=view.statistics.of_broker().active_connections,
+        connections=broker.active_connections,
         memory=view.process.memory(),
         disk=await _disk(view),
         buckets=found.buckets,

@@ -90,7 +90,13 @@ def page(found: Overview, chosen: Chosen, query: Query, service_url: str, *, for
 
 
 def _state(found: Overview, *, for_operator: bool) -> str:
-    return _wrong(found) + _losses(found.losses) + _facts(found, for_operator=for_operator)
+    unread = ""
+    if found.topics_unread:
+        text = (
+            f"Nothing is known of {counted(found.topics_unread, 'topic')} yet: the broker has just started."
+        )
+        unread = f'<p class="wrong" role="status">{text}</p>'
+    return unread + _wrong(found) + _losses(found.losses) + _facts(found, for_operator=for_operator)
 
 
 def _wrong(found: Overview) -> str:
@@ -109,12 +115,13 @@ def _losses(losses: Sequence[str]) -> str:
 def _facts(found: Overview, *, for_operator: bool) -> str:
     memory, totals, disk = found.memory, found.totals, found.disk
     pairs = [
-        ("loaded topics", count_text(found.topics)),
+        ("topics", f"{count_text(found.topics)}, {count_text(found.topics_loaded)} loaded"),
         ("connections", count_text(found.connections)),
         ("messages in", f"{rate_text(totals.rate_in)}/s"),
         ("messages out", f"{rate_text(totals.rate_out)}/s"),
         ("backlog", counted(totals.backlog, "entry", "entries")),
         ("delayed", counted(totals.delayed, "message")),
+        ("not read yet", counted(found.unread_entries, "entry", "entries")),
         ("backlogs without a consumer", count_text(found.unserved_subscriptions)),
         ("stored", bytes_text(totals.storage_bytes)),
         ("memory", f"{bytes_text(memory.resident_bytes)} of {bytes_text(memory.budget_bytes)}"),
@@ -137,8 +144,7 @@ def _facts(found: Overview, *, for_operator: bool) -> str:
 def _topics(found: Overview, chosen: Chosen, query: Query) -> str:
     if not found.topics:
         return (
-            "<p>No topic is loaded: a topic is loaded when a client uses it. Send a first message: "
-            "<code>geminga produce my-topic -m hello</code></p>"
+            "<p>There is no topic. Send a first message: <code>geminga produce my-topic -m hello</code></p>"
         )
     return (
         _form(query)
@@ -217,7 +223,7 @@ def _namespaces(found: Overview) -> str:
     )
     left_out = len(named) - NAMESPACES_MAX
     more = note(f"{counted(left_out, 'namespace')} with fewer topics left out.") if left_out > 0 else ""
-    columns = ("namespace", "loaded topics", "backlog", "delayed")
+    columns = ("namespace", "topics", "backlog", "delayed")
     return section("namespaces", "Namespaces", table(columns, rows) + more)
 
 
@@ -252,6 +258,11 @@ def _kept(kept: Kept) -> str:
 
 
 def _delayed(found: Overview) -> str:
+    if not found.delayed and (found.unread_entries or found.topics_unread):
+        return note(
+            "No message is known to be delayed. Entries that were not read since the start may be: "
+            f"{count_text(found.unread_entries)}. The first consumer of a subscription reads them."
+        )
     if not found.delayed:
         return note("No message is delayed.")
     buckets = found.buckets

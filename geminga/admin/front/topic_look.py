@@ -37,7 +37,7 @@ class TopicLook(NamedTuple):
     partitions: int
     """0: it is not partitioned, or is a partition."""
     figures: TopicStatistics | None
-    """None: the topic exists and is not loaded."""
+    """None: the topic exists, and its records were not read yet, or it is partitioned."""
     subscriptions: list[SubscriptionLook]
 
 
@@ -48,7 +48,11 @@ async def topic_look(view: BrokerView, topic: TopicName) -> TopicLook:
         partitions = view.topics.partitions(topic)
         if not partitions and not view.topics.exists(topic):
             raise TopicNotFound(f"there is no topic {name}")
-        return TopicLook(name, view.loaded.now_ms(), partitions, None, [])
+        unloaded = view.statistics.of_unloaded_topic(name)
+        figures_of = unloaded.subscriptions.values() if unloaded is not None else ()
+        largest = nlargest(SUBSCRIPTIONS_MAX, figures_of, key=lambda one: one.msg_backlog)
+        looks = [SubscriptionLook(one, None, [], 0) for one in largest]
+        return TopicLook(name, view.loaded.now_ms(), partitions, unloaded, looks)
     figures = await view.statistics.of_topic(topic)
     largest = nlargest(
         SUBSCRIPTIONS_MAX,

@@ -31,6 +31,10 @@ from geminga.broker.operator.delayed_statistics import BucketInfo
 
 CLIENTS_MAX: Final = 20
 """Consumers of each subscription, and producers, that are listed."""
+NOT_LOADED: Final = (
+    "No client has used this topic since the start, so it is not loaded: these are the figures of its "
+    "records. Any entry of a backlog may be delayed. The commands below load it."
+)
 DEFAULT_SERVICE_URLS: Final = ("pulsar://localhost:6650", "pulsar://127.0.0.1:6650")
 
 
@@ -54,10 +58,11 @@ def _main(look: TopicLook, service_url: str) -> str:
         if more > 0:
             parts.append(note(f"{counted(more, 'partition')} left out."))
     elif look.figures is None:
-        text = "No client has used this topic since the start of the broker, so it is not loaded."
-        parts = [section("topic", "Not loaded", f"<p>{text} The commands below load it.</p>")]
+        text = "Nothing is known of this topic yet: the broker has just started."
+        parts = [section("topic", "Not read yet", f"<p>{text} The commands below load it.</p>")]
     else:
-        parts = [section("topic", "Topic", _facts(look, look.figures), is_wide=True)]
+        parts = [] if look.figures.is_loaded else [note(NOT_LOADED)]
+        parts += [section("topic", "Topic", _facts(look, look.figures), is_wide=True)]
         parts += _subscriptions(look, look.figures)
         parts.append(_producers(look.figures))
     parts.append(section("commands", "To go on", _commands(look, service_url)))

@@ -21,7 +21,7 @@ AT_ONCE: Final = 1000
 
 
 class TopicRow(NamedTuple):
-    """One loaded topic. Rates are messages per second."""
+    """One topic. Rates are messages per second."""
 
     name: str
     rate_in: float

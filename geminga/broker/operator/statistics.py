@@ -126,6 +126,10 @@ class StatisticsOperator:
                     yield None
                     looked = 0
 
+    def of_unloaded_topic(self, name: str) -> TopicStatistics | None:
+        found = self._topics.unloaded_topics.get(name)
+        return None if found is None else unloaded_statistics(name, found)
+
     def of_bookie(self) -> BookieStatistics:
         return self._bookie.statistics()
 

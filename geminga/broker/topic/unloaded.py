@@ -71,6 +71,10 @@ class UnloadedTopics:
         """Those whose records are still to be read; 1 more while topics are still to be listed."""
         return len(self._due) + (not self._is_listed)
 
+    def get(self, name: str) -> UnopenedLedger | None:
+        """None: it is loaded, was not read yet, or is not there."""
+        return self._found.get(name)
+
     def figures(self) -> Iterator[tuple[str, UnopenedLedger]]:
         """Of the topics whose records have been read. Sees no change after the call."""
         return ((name, found) for name, found in list(self._found.items()) if found is not None)

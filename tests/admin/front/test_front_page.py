@@ -86,6 +86,9 @@ def overview(*rows: TopicRow, topics: int = 0, **changed: Any) -> Overview:
         wrong_left_out=0,
         losses=[],
         topics=topics or len(rows),
+        topics_loaded=len(rows),
+        topics_unread=0,
+        unread_entries=0,
         rows=kept,
         totals=row("all topics", 12_345),
         namespaces={},
@@ -112,6 +115,17 @@ def drawn(found: Overview, *rows: TopicRow, query: Query = ALL, for_operator: bo
 
 def shown(found: Overview, *rows: TopicRow, **how: Any) -> Document:
     return Document(drawn(found, *rows, **how))
+
+
+def test_what_is_not_known_yet_is_said() -> None:
+    """After a restart nothing is said to be well that was not looked at."""
+    document = shown(overview(topics=23, topics_unread=3, unread_entries=1200))
+    assert "Nothing is known of 3 topics yet" in document.text
+    assert "23, 0 loaded" in document.text
+    assert "No message is known to be delayed. Entries that were not read since the start may be: 1,200" in (
+        document.text
+    )
+    assert "No message is delayed." in shown(overview(row(ORDERS, 3))).text
 
 
 def test_what_is_shown() -> None:
@@ -251,7 +265,11 @@ def test_the_page_of_a_topic_that_is_partitioned_or_not_loaded() -> None:
     assert partitions[0] == "/geminga/topics/persistent/public/default/orders-partition-0"
     assert len(partitions) == 200
     assert "100 partitions left out." in document.text
-    assert "Not loaded" in topic_page(look._replace(partitions=0), "pulsar://h")
+    assert "Not read yet" in topic_page(look._replace(partitions=0), "pulsar://h")
+    unloaded = TopicStatistics(name=look.name, is_loaded=False, storage_size=5 << 20)
+    of_records = Document(topic_page(look._replace(partitions=0, figures=unloaded), "pulsar://h"))
+    assert "it is not loaded: these are the figures of its records" in of_records.text
+    assert "5.0 MiB" in of_records.text
 
 
 @pytest.mark.parametrize("messages", [1, 1_000_000])
