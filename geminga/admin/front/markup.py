@@ -54,14 +54,14 @@ def section(key: str, title_html: str, body_html: str, *, is_wide: bool = False)
 
 def table(
     columns: Sequence[str],
-    rows: Iterable[Row],
+    rows: Iterable[Row] | str,
     *,
     foot: Row | None = None,
     head_html: Sequence[str] = (),
     texts: frozenset[int] = frozenset(),
 ) -> str:
     """`columns` are labels, the first one that of the names; `head_html` are header cells in place of them;
-    `texts` the numbers of the columns, from 1, that are no figures.
+    `texts` the numbers of the columns, from 1, that are no figures. `rows` may be HTML, of `row_html`.
     """
     head = "".join(
         head_html
@@ -70,13 +70,13 @@ def table(
             for number, label in enumerate(columns)
         )
     )
-    body = "".join(_row(row, columns, texts) for row in rows)
-    tail = f"<tfoot>{_row(foot, columns, texts)}</tfoot>" if foot is not None else ""
+    body = rows if isinstance(rows, str) else "".join(row_html(row, columns, texts) for row in rows)
+    tail = f"<tfoot>{row_html(foot, columns, texts)}</tfoot>" if foot is not None else ""
     broad = ' class="broad"' if len(columns) >= BROAD_COLUMNS else ""
     return f"<table{broad}><thead><tr>{head}</tr></thead><tbody>{body}</tbody>{tail}</table>"
 
 
-def _row(row: Row, columns: Sequence[str], texts: frozenset[int]) -> str:
+def row_html(row: Row, columns: Sequence[str], texts: frozenset[int] = frozenset()) -> str:
     cells = []
     for number, (label, text) in enumerate(zip(columns[1:], row.cells, strict=True), 1):
         classes = "text" if number in texts else ""

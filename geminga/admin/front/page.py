@@ -19,6 +19,7 @@ from geminga.admin.front.markup import (
     note,
     printable,
     rate_text,
+    row_html,
     section,
     shown,
     span_text,
@@ -65,8 +66,12 @@ DELAYED_COLUMNS: Final = (
 _KEPT_BY: Final = {"request": "a request for compaction", "threshold": "a compaction threshold"}
 
 
-def page(found: Overview, chosen: Chosen, query: Query, service_url: str, *, for_operator: bool) -> str:
-    """The whole document. `for_operator`: with what names files of the broker's machine, and events."""
+def page(
+    found: Overview, chosen: Chosen, rows_html: str, query: Query, service_url: str, *, for_operator: bool
+) -> str:
+    """The whole document. `rows_html` are the chosen rows, of `topic_rows_html`. `for_operator`: with what
+    names files of the broker's machine, and events.
+    """
     head = (
         f"<h1>Geminga {escape(__version__)}</h1>"
         f'<p class="note">Clients connect to <code>{escape(service_url)}</code></p>'
@@ -77,7 +82,10 @@ def page(found: Overview, chosen: Chosen, query: Query, service_url: str, *, for
     parts = (
         section("state", "State", _state(found, for_operator=for_operator), is_wide=True),
         section(
-            "topics", f"Topics by {escape(LABELS[query.sort])}", _topics(found, chosen, query), is_wide=True
+            "topics",
+            f"Topics by {escape(LABELS[query.sort])}",
+            _topics(found, chosen, rows_html, query),
+            is_wide=True,
         ),
         section("delayed", "Delayed messages", _delayed(found), is_wide=True),
         _unserved(found),
@@ -141,7 +149,7 @@ def _facts(found: Overview, *, for_operator: bool) -> str:
 # -- topics ----------------------------------------------------------------------------------------------
 
 
-def _topics(found: Overview, chosen: Chosen, query: Query) -> str:
+def _topics(found: Overview, chosen: Chosen, rows_html: str, query: Query) -> str:
     if not found.topics:
         return (
             "<p>There is no topic. Send a first message: <code>geminga produce my-topic -m hello</code></p>"
@@ -150,12 +158,18 @@ def _topics(found: Overview, chosen: Chosen, query: Query) -> str:
         _form(query)
         + table(
             tuple(LABELS.values()),
-            (_topic_row(row, topic_link(row.name)) for row in chosen.rows),
+            rows_html,
             foot=_topic_row(found.totals, escape(found.totals.name)),
             head_html=[_sort_header(query, sort) for sort in SORTS],
         )
         + _left_out(found, chosen, query)
     )
+
+
+def topic_rows_html(rows: Sequence[TopicRow]) -> str:
+    """Rows of the table of topics: a millisecond for twenty."""
+    columns = tuple(LABELS.values())
+    return "".join(row_html(_topic_row(row, topic_link(row.name)), columns) for row in rows)
 
 
 def _topic_row(row: TopicRow, name_html: str) -> Row:

@@ -70,7 +70,7 @@ class Query(NamedTuple):
 
 
 def query_of(given: Mapping[str, str]) -> Query:
-    """From a request. What makes no sense is ignored: it is a person who has typed it."""
+    """From a request. What makes no sense is ignored: a person has typed it."""
     sort, limit = given.get("sort", ""), given.get("limit", "")
     return Query(
         sort if sort in SORTS else "backlog",

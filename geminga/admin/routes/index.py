@@ -6,17 +6,18 @@ from typing import Final, NamedTuple
 
 from geminga.admin.front import script
 from geminga.admin.front.overview import Overview, overview
-from geminga.admin.front.page import page
+from geminga.admin.front.page import page, topic_rows_html
 from geminga.admin.front.shared import Shared
 from geminga.admin.front.style import CONTENT_POLICY
 from geminga.admin.front.topic_look import topic_look
 from geminga.admin.front.topic_page import topic_page
-from geminga.admin.front.topic_rows import Query, query_of
+from geminga.admin.front.topic_rows import ROWS, Query, query_of
 from geminga.admin.http.router import Request, Response, Router
 from geminga.admin.routes.addresses import Addresses
 from geminga.admin.routes.names import topic_of
 from geminga.admin.routes.operator.operator_gate import OperatorGate
 from geminga.admin.view.broker import BrokerView
+from geminga.broker.flow.slices import Pace
 from geminga.errors import OperatorOnly, OperatorTokenWrong
 from geminga.names import TopicName
 
@@ -46,8 +47,13 @@ class _Figures:
 
     async def _draw(self, wanted: _Drawn) -> bytes:
         query, service_url, for_operator = wanted
-        chosen = await self._found.rows.chosen(query)
-        return page(self._found, chosen, query, service_url, for_operator=for_operator).encode()
+        chosen, pace = await self._found.rows.chosen(query), Pace()
+        rows_html = ""
+        for start in range(0, len(chosen.rows), ROWS):
+            rows_html += topic_rows_html(chosen.rows[start : start + ROWS])
+            await pace.turn()
+        html = page(self._found, chosen, rows_html, query, service_url, for_operator=for_operator)
+        return html.encode()
 
 
 class IndexRoutes:
@@ -65,12 +71,14 @@ class IndexRoutes:
     async def index(self, request: Request) -> Response:
         """The page of the broker. `sort`, `q` (part of a name), `namespace` and `limit` choose its topics."""
         figures = await self._figures.get("")
-        wanted = _Drawn(query_of(request.query), self._service_url(request), self._is_operator(request))
+        wanted = _Drawn(
+            query_of(request.query), self._address_of_clients(request), self._is_operator(request)
+        )
         return _html(await figures.pages.get(wanted))
 
     async def topic(self, request: Request) -> Response:
         """The page of one topic: its subscriptions, clients, and buckets of delayed messages."""
-        return _html(await self._topics.get((topic_of(request), self._service_url(request))))
+        return _html(await self._topics.get((topic_of(request), self._address_of_clients(request))))
 
     async def script(self, request: Request) -> Response:
         """The script of the pages."""
@@ -84,7 +92,7 @@ class IndexRoutes:
         topic, service_url = wanted
         return topic_page(await topic_look(self._view, topic), service_url).encode()
 
-    def _service_url(self, request: Request) -> str:
+    def _address_of_clients(self, request: Request) -> str:
         return Addresses(self._view, request.local_host).binary
 
     def _is_operator(self, request: Request) -> bool:

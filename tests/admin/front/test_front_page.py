@@ -15,7 +15,7 @@ import pytest
 from geminga.admin.front.due_picture import BARS, due_picture
 from geminga.admin.front.markup import printable, span_text, time_text
 from geminga.admin.front.overview import Buckets, DelayedRow, DueTimes, Kept, Namespace, Overview
-from geminga.admin.front.page import page
+from geminga.admin.front.page import page, topic_rows_html
 from geminga.admin.front.style import CONTENT_POLICY
 from geminga.admin.front.topic_look import TopicLook
 from geminga.admin.front.topic_page import topic_page
@@ -110,7 +110,8 @@ def overview(*rows: TopicRow, topics: int = 0, **changed: Any) -> Overview:
 
 def drawn(found: Overview, *rows: TopicRow, query: Query = ALL, for_operator: bool = True) -> str:
     chosen = Chosen(list(rows), found.topics)
-    return page(found, chosen, query, "pulsar://localhost:6650", for_operator=for_operator)
+    body, url = topic_rows_html(rows), "pulsar://localhost:6650"
+    return page(found, chosen, body, query, url, for_operator=for_operator)
 
 
 def shown(found: Overview, *rows: TopicRow, **how: Any) -> Document:
