@@ -12,6 +12,10 @@ from geminga.errors import LedgerFenced, StorageError
 from geminga.storage.disk_errors import DiskFull
 
 
+def _nothing(_: object) -> None:
+    pass
+
+
 class LedgerWriter:
     """Adds entries to a ledger that this process created. Made by `Bookie.create_ledger`."""
 
@@ -77,6 +81,7 @@ class LedgerWriter:
         if self._refusal is None or self._paused:
             self._refusal = error
             self._paused = False
+        self._let_owner_go()
 
     def pause(self, error: StorageError) -> None:
         """Every further `append` raises `error`, until `resume`."""
@@ -105,6 +110,14 @@ class LedgerWriter:
         self._durable = last_entry_id
         self._wake_settlers()
         self._on_durable(last_entry_id)
+        if self._refusal is not None:
+            self._let_owner_go()
+
+    def _let_owner_go(self) -> None:
+        # The bookie has the writer until the next flush, and without one for good: the whole of a topic that
+        # was unloaded stayed in memory until its next load.
+        if self.is_done():
+            self._on_durable = self._on_failed = _nothing
 
     def failed(self, error: StorageError) -> None:
         """No pending entry will become durable. Notifies the owner if entries were pending."""
