@@ -128,7 +128,6 @@ class Bench:
             reads=ReadMemory(4 * MIB),
         )
         self._forget_metadata(start, entries)
-        await self.nursery.start(subscription.run)
         attached = []
         for number in range(consumers):
             command = pb.CommandSubscribe(
@@ -142,6 +141,7 @@ class Bench:
             consumer = Consumer(command, Discard())  # type: ignore[arg-type]
             subscription.add_consumer(consumer)
             attached.append(consumer)
+        await self.nursery.start(subscription.run)
         await trio.testing.wait_all_tasks_blocked()
         cpu_ns = time.process_time_ns()
         acked = [0] * consumers

@@ -279,7 +279,8 @@ class Rig:
         if self.delays is not None:
             self.delays.attach(subscription.delayed)
         self.topic.subscriptions[name] = subscription
-        await self.nursery.start(subscription.run)
+        if subscription.needs_task():
+            await self.nursery.start(subscription.run)
         return subscription
 
     async def index(self, **settings: Any) -> TopicDelays:
@@ -318,6 +319,8 @@ class Rig:
         """Subscribe and, unless 0, send permits."""
         consumer, outbox = self.consumer(sub_type, name, **fields)
         subscription.add_consumer(consumer)
+        if subscription.needs_task():
+            self.nursery.start_soon(subscription.run)
         subscription.consumers.announce(consumer)
         client = Client(subscription, consumer, outbox)
         if permits:

@@ -60,7 +60,7 @@ class TopicOfSubscription(Protocol):
 
 
 class Subscription:
-    """Made for an open cursor, without consumers. `run` must run while it has any.
+    """Made for an open cursor, without consumers. `run` must run while it has any: `needs_task`.
 
     A non-durable subscription (a reader's) takes no more consumers once its last one has left: `run` deletes
     the cursor, takes the subscription out of the topic, and returns.
@@ -160,15 +160,19 @@ class Subscription:
     # -- the dispatch task -----------------------------------------------------------------------------------
 
     def needs_task(self) -> bool:
-        """Whether `run` is still to be started: True for the first call, which starts it."""
-        # A subscription that never had a consumer has no task: a sleeping one is much of what an idle topic
-        # costs.
+        """Whether `run` is to be started: True for one call, which starts it, until it has returned."""
+        # A subscription without consumers has no task: a sleeping one is much of what an idle topic costs.
         is_first, self._has_task = not self._has_task, True
         return is_first
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it was closed or deleted, or has vanished, and takes no consumers any more."""
+        return self._ended
+
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Dispatch until the subscription is closed, deleted, or has vanished. Asleep while nothing can be
-        sent.
+        """Dispatch until the last consumer has left, or the subscription is closed, deleted, or has vanished.
+        Asleep while nothing can be sent.
         """
         task_status.started()
         self._sleeper.begins()
@@ -182,6 +186,10 @@ class Subscription:
             # Before the first round, which would otherwise read all that the index holds back.
             await self.delayed.open()
         while not self._ended:
+            if self._is_left_alone():
+                # Without an await behind the look: the next consumer's call starts the next task.
+                self._has_task = False
+                return
             await self._sleep()
             # Here and not in `add_consumer`, which is a plain call: clearing writes properties.
             if self._forgets_delayed:
@@ -204,6 +212,11 @@ class Subscription:
                 self.notes.unsubscribed()
             if self.topic.subscriptions.get(self.name) is self:
                 del self.topic.subscriptions[self.name]
+
+    def _is_left_alone(self) -> bool:
+        """Whether there is nothing to do before the next consumer comes."""
+        is_changing = self._fenced or self._forgets_delayed
+        return self.cursor.durable and not len(self.consumers) and not is_changing
 
     async def _sleep(self) -> None:
         retry_at_s, due_ms = self._vanishes_at_s, None

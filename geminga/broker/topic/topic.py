@@ -476,7 +476,11 @@ class Topic:
             self.tasks.start_soon(self._run_subscription, subscription)
 
     async def _run_subscription(self, subscription: Subscription) -> None:
+        has_left = False
         try:
             await subscription.run()
+            has_left = not subscription.has_ended
         finally:
-            self.delays.detach(subscription.delayed)
+            # Without consumers its delayed messages stay in the index; only its end takes them out.
+            if not has_left:
+                self.delays.detach(subscription.delayed)

@@ -183,6 +183,43 @@ async def test_close_disconnects_everyone_and_ends_the_task(dispatch_rig: OpenRi
         assert "s" in rig.ledger.cursors
 
 
+async def test_a_subscription_has_a_task_while_it_has_consumers(dispatch_rig: OpenRig) -> None:
+    async with dispatch_rig() as rig:
+
+        def tasks() -> int:
+            return sum(task.name.endswith("Subscription.run") for task in rig.nursery.child_tasks)
+
+        subscription = await rig.subscription()
+        await rig.settle()
+        assert tasks() == 0
+        for first in (0, 6):
+            client, other = rig.join(subscription, SHARED), rig.join(subscription, SHARED)
+            await rig.settle()
+            assert tasks() == 1
+            await rig.numbered(3, start=first)
+            await rig.settle()
+            assert sorted(client.payloads + other.payloads) == numbers(first, 3)
+            client.ack_all()
+            other.ack_all()
+            subscription.remove_consumer(client.consumer)
+            await rig.settle()
+            assert tasks() == 1
+            subscription.remove_consumer(other.consumer)
+            await rig.settle()
+            assert tasks() == 0
+            await rig.numbered(3, start=first + 3)
+            late = rig.join(subscription, SHARED, permits=3)
+            # It leaves and comes before the task had a turn.
+            subscription.remove_consumer(late.consumer)
+            late = rig.join(subscription, SHARED)
+            await rig.settle()
+            assert late.payloads == numbers(first + 3, 3)
+            late.ack_all()
+            subscription.remove_consumer(late.consumer)
+            await rig.settle()
+            assert tasks() == 0
+
+
 async def test_delete_takes_the_cursor_away(dispatch_rig: OpenRig) -> None:
     async with dispatch_rig() as rig:
         subscription = await rig.subscription()
