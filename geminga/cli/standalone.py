@@ -7,6 +7,7 @@ port is taken, 4 the data directory cannot be used.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import functools
 import gc
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from geminga import __version__
-from geminga.allocation import return_free_memory, share_one_arena
+from geminga.allocation import Collections, return_free_memory, share_one_arena
 from geminga.cli.arguments.data_directory import default_data_dir
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, EXIT_USAGE, STARTED_S, Parser
 from geminga.cli.broker_log import BrokerLog
@@ -248,6 +249,7 @@ class _Broker:
         self._stops_with_stdin = stops_with_stdin
         self._wipes_data = wipes_data
         self._ready = False
+        self._collections = Collections()
 
     async def run(self, streams: Streams, broker_log: BrokerLog) -> None:
         # Importing makes many objects that stay: looking through them for garbage meanwhile is wasted time.
@@ -263,7 +265,7 @@ class _Broker:
             reopened=self._keep_what_there_is,
             wipes_data=self._wipes_data,
         )
-        with trio.open_signal_receiver(*stop_signals()) as signals:
+        with trio.open_signal_receiver(*stop_signals()) as signals, contextlib.closing(self._collections):
             async with trio.open_nursery() as listening:
                 serving = trio.CancelScope()
                 stop = Stop(serving)
@@ -310,9 +312,7 @@ class _Broker:
 
     def _keep_what_there_is(self) -> None:
         """What start-up made lives as long as the process: no later collection needs to walk over it."""
-        gc.unfreeze()  # a state that was restored has replaced what was frozen before
-        gc.collect()
-        gc.freeze()
+        self._collections.begin()  # again when a state that was restored has replaced what was there before
         gc.enable()
         return_free_memory()
 
