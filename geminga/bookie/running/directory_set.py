@@ -104,8 +104,9 @@ class DirectorySet:
         return brought
 
     def flush_if_full(self) -> None:
-        """Start a flush in the background if a cache is full."""
+        """A group was added: start a flush in the background if a cache is full."""
         for directory in self.all:
+            directory.note_written()
             if directory.caches.flushing is None and directory.caches.is_full():
                 self._start_flushes()
 

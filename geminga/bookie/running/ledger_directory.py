@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection
 
 import trio
 
+from geminga.allocation import return_free_memory
 from geminga.bookie.index.index_format import DELETED, FENCED, State
 from geminga.bookie.journal.journal import Journal
 from geminga.bookie.records.journal_position import JournalPosition
@@ -26,6 +27,14 @@ from geminga.bookie.running.scrub import QUEUED_BYTES_MAX, Scrub
 from geminga.bookie.running.storage import LedgerStorage
 from geminga.bookie.running.write_caches import WriteCaches
 from geminga.errors import LedgerFenced, ReadOnly, StorageError
+from geminga.limits import MIB
+
+IDLE_S = 10.0
+"""A cache that nothing has used for this time gives its memory back."""
+LOOK_S = 1.0
+"""The time between two looks whether a cache was used; nobody looks at an empty one."""
+IDLE_FLUSH_BYTES_MIN = MIB
+"""A write cache with less waits for the flush interval: a few entries are not worth syncs of their own."""
 
 
 class LedgerDirectory:
@@ -58,6 +67,7 @@ class LedgerDirectory:
             self.caches,
             storage,
             heal=healing.heal,
+            on_cached=self._read_cache_filled,
             cache_bytes=settings.read_cache_bytes,
             read_ahead_bytes=settings.read_ahead_bytes,
         )
@@ -84,11 +94,15 @@ class LedgerDirectory:
         self._flush_lock = trio.Lock()
         self._flush_wanted = trio.Event()
         self._collect_wanted = True
+        self._has_cached, self._has_written = trio.Event(), trio.Event()
+        """Set while the read cache has something, or the write cache enough to be flushed when it is idle."""
 
     def start(self, nursery: trio.Nursery) -> None:
         """Flush, read ahead, collect garbage and scrub in tasks of the nursery."""
         nursery.start_soon(self._flush_when_wanted)
         nursery.start_soon(self.reader.run)
+        nursery.start_soon(self._empty_read_cache_when_idle)
+        nursery.start_soon(self._flush_when_idle)
         nursery.start_soon(self.garbage.run)
         nursery.start_soon(self.scrub.run)
 
@@ -273,7 +287,46 @@ class LedgerDirectory:
                 with contextlib.suppress(StorageError):  # the lifeline has it already
                     await self.flush()
 
+    # ---- idle caches
+
+    def note_written(self) -> None:
+        """A group came into the write cache."""
+        if self.caches.active_bytes >= IDLE_FLUSH_BYTES_MIN:
+            self._has_written.set()
+
+    def _read_cache_filled(self) -> None:
+        self._has_cached.set()
+
+    async def _empty_read_cache_when_idle(self) -> None:
+        while True:
+            await self._has_cached.wait()
+            await _until_unused(lambda: self.reader.cache_uses)
+            self._has_cached = trio.Event()
+            self.reader.empty_cache()
+            await self.storage.disk.run(return_free_memory)
+
+    async def _flush_when_idle(self) -> None:
+        while True:
+            await self._has_written.wait()
+            await _until_unused(lambda: tuple(self._positions))
+            # Set again by the next group only: a full disk that refuses the flush is not asked in a loop.
+            self._has_written = trio.Event()
+            if self.caches.active_bytes >= IDLE_FLUSH_BYTES_MIN or self.caches.flushing is not None:
+                with contextlib.suppress(StorageError):  # the lifeline has it already
+                    await self.flush()
+            await self.storage.disk.run(return_free_memory)
+
     def _holds_journals(self) -> bool:
         """Whether no entry has arrived for long, while old journals wait for the mark."""
         marks = self.storage.index.marks
         return any(mark.journal_id < now.journal_id for mark, now in zip(marks, self._positions, strict=True))
+
+
+async def _until_unused(uses: Callable[[], object]) -> None:
+    """Return when `uses` has returned the same for `IDLE_S`."""
+    before, unused_s = uses(), 0.0
+    while unused_s < IDLE_S:
+        await trio.sleep(LOOK_S)
+        now = uses()
+        unused_s = unused_s + LOOK_S if now == before else 0.0
+        before = now

@@ -47,6 +47,11 @@ class ReadCache:
             self._used.move_to_end(segment)
         return segment
 
+    def clear(self) -> None:
+        """Forget all of it."""
+        self._map = SegmentMap()
+        self._used.clear()
+
     def discard(self, ledger_id: int) -> None:
         if ledger_id in self._map:
             self._map.discard(ledger_id)

@@ -41,10 +41,13 @@ class LedgerReader:
         storage: LedgerStorage,
         *,
         heal: Callable[[Sequence[Run]], Awaitable[bool]],
+        on_cached: Callable[[], None],
         cache_bytes: int,
         read_ahead_bytes: int,
     ) -> None:
-        """`heal` is called when an entry turns out to be damaged; the read continues if it returns True."""
+        """`heal` is called when an entry turns out to be damaged; the read continues if it returns True.
+        `on_cached` is called when something has come into the read cache.
+        """
         self.failures = 0
         self.log_bytes = self.log_loads = 0
         """Bytes read from entry logs, and the number of reads, including read-ahead."""
@@ -56,6 +59,7 @@ class LedgerReader:
         self._caches = caches
         self._storage = storage
         self._heal = heal
+        self._on_cached = on_cached
         self._cache = ReadCache(cache_bytes)
         # Reading further ahead would drive out what was read ahead before, unread.
         self._ahead_bytes_max = min(read_ahead_bytes, cache_bytes // 2)
@@ -100,6 +104,16 @@ class LedgerReader:
     @property
     def cache_bytes(self) -> int:
         return self._cache.bytes
+
+    @property
+    def cache_uses(self) -> int:
+        """Grows with each read that finds something in the read cache, or brings something into it."""
+        return self._in_read_cache.entries + self.log_loads
+
+    def empty_cache(self) -> None:
+        """Give the memory of the read cache back."""
+        self._cache.clear()
+        self._wanted_last.clear()
 
     def last_entry_id(self, ledger_id: int) -> int:
         last = -1 if self._storage.is_deleted(ledger_id) else self._caches.last_entry_id(ledger_id)
@@ -237,6 +251,7 @@ class LedgerReader:
             # A ledger deleted while this read was on its thread must not come back through the cache.
             if deletions == self._deletions:
                 self._cache.add(segment)
+        self._on_cached()
         return segments
 
     def _find(self, ledger_id: int, entry_id: int) -> Segment | None:

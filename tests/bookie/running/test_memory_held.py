@@ -4,11 +4,13 @@ few of its entries are still wanted.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
 import trio
+import trio.testing
 
 from geminga.bookie.records.journal_position import JournalPosition
 from geminga.bookie.records.records import Segment, compact, pack_records
@@ -16,8 +18,10 @@ from geminga.bookie.records.segment_map import SegmentMap
 from geminga.bookie.records.settings import BookieSettings
 from geminga.bookie.recovery.directory_replay import DirectoryReplay
 from geminga.bookie.running.bookie import Bookie, LedgerFiles
+from geminga.bookie.running.ledger_directory import IDLE_S, LOOK_S
 from geminga.bookie.running.read_cache import ReadCache
 from geminga.bookie.running.write_caches import WriteCaches
+from geminga.errors import StorageError
 from simulation.disk.sim_disk import SimDisk
 from simulation.disk.sim_key_value import SimKeyValue
 
@@ -187,3 +191,56 @@ def test_what_is_copied_is_what_was_written() -> None:
         assert len(copy.buffer) == copy.record_bytes
         assert copy.bodies(5, 4 + count) == segments[0].bodies(5, 4 + count)
         assert bytes(copy.records()) == bytes(segments[0].records())
+
+
+async def test_caches_that_nobody_uses_give_their_memory_back(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    settings = replace(SMALL, write_cache_bytes=16 << 20, flush_interval_s=86_400)
+    bookie = await opened(SimDisk(), [SimKeyValue(), SimKeyValue()], settings)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(bookie.run)
+        await publish_skewed(bookie, 130)
+        await trio.sleep(IDLE_S - 1)
+        assert bookie.statistics().write_cache_bytes >= 2 << 20
+        await trio.sleep(3 * LOOK_S)
+        assert bookie.statistics().write_cache_bytes < 64 * KIB, (
+            "only the directory with a few bytes keeps them"
+        )
+        flushes = [directory.flushes for directory in bookie.directories]
+        assert sorted(flushes) == [0, 1]
+
+        for _ in range(3):
+            await trio.sleep(IDLE_S - 1)
+            assert await bookie.read(2, 0, 0, bytes_max=1)
+            assert bookie.statistics().read_cache_bytes > 0, "it was used in time"
+        await trio.sleep(IDLE_S + 2 * LOOK_S)
+        assert bookie.statistics().read_cache_bytes == 0
+        reads = bookie.directories[1].reader.log_loads
+        await trio.sleep(3600)
+        assert [directory.flushes for directory in bookie.directories] == flushes
+        assert bookie.directories[1].reader.log_loads == reads
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_writer_that_is_closed_keeps_nothing_of_its_owner_alive() -> None:
+    class Owner:
+        def durable(self, _: int) -> None: ...
+        def failed(self, _: StorageError) -> None: ...
+
+    bookie = await opened(SimDisk(), [SimKeyValue(), SimKeyValue()], SMALL)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(bookie.run)
+        for ledger_id, entries in ((1, 0), (2, 3)):
+            owner = Owner()
+            gone = weakref.ref(owner)
+            writer = bookie.create_ledger(ledger_id, on_durable=owner.durable, on_failed=owner.failed)
+            del owner
+            for _ in range(entries):
+                writer.append(b"entry")
+            assert gone() is not None
+            writer.close()
+            await writer.settle()
+            # The bookie still has the writer, and no flush has come.
+            assert gone() is None
+        nursery.cancel_scope.cancel()
