@@ -151,7 +151,7 @@ def until_same(before: dict[str, tuple[int, int]], ready: dict[str, Any], pid: i
             figures |= {"backlog_s": after_s, "backlog_cpu_s": cpu_s(pid)}
         if now == before:
             figures |= {"delayed_s": after_s, "delayed_cpu_s": cpu_s(pid)}
-        time.sleep(0.5)
+        time.sleep(1)
     found = status(ready["binary"])
     sums = [sum(column) for column in zip(*before.values(), strict=True)]
     figures["status_same"] = (found["topics"], found["backlog"], found["delayed"]) == (len(before), *sums)

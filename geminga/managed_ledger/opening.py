@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from geminga.errors import CorruptData, TopicNotFound
@@ -86,12 +86,15 @@ def recover_cursor_ledgers(storage: Storage) -> dict[str, CursorLedger]:
     """The durable cursors of a topic by name, as their records have them. CorruptData."""
     # Every cursor is read before the topic is served: one that were missing would let trimming take its
     # backlog.
-    found: dict[str, CursorLedger] = {}
-    for component in storage.metadata.children(storage.path):
+    return dict(each_cursor_ledger(storage))
+
+
+def each_cursor_ledger(storage: Storage) -> Iterator[tuple[str, CursorLedger]]:
+    """As `recover_cursor_ledgers`, one after the other."""
+    for component in storage.metadata.each_child(storage.path):
         name = records.cursor_of(component)
         cursor_path = records.cursor_path(storage.path, name)
         stored = storage.metadata.get(cursor_path)
         if stored is not None:
             record = records.decode(CursorRecord, stored.value, cursor_path)
-            found[name] = CursorLedger(storage, cursor_path, record, stored.version)
-    return found
+            yield name, CursorLedger(storage, cursor_path, record, stored.version)

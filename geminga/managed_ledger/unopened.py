@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+import trio
 
 from geminga.managed_ledger.chain.ledger_chain import ChainLedger
 from geminga.managed_ledger.cursor.acknowledgments import Acknowledgments
 from geminga.managed_ledger.cursor.bucket_properties import named_ledgers
 from geminga.managed_ledger.cursor.cursor_ledger import Storage
 from geminga.managed_ledger.cursor.system_cursors import SYSTEM_CURSORS
-from geminga.managed_ledger.opening import recover_chain, recover_cursor_ledgers
+from geminga.managed_ledger.opening import each_cursor_ledger, recover_chain
+
+CURSORS_MAX: Final = 20
+"""Cursors that are read between two checkpoints: about a millisecond."""
 
 
 class UnopenedCursor(NamedTuple):
@@ -50,7 +55,9 @@ async def read_unopened(storage: Storage) -> UnopenedLedger:
         chain.append(ChainLedger(last, 0, 0, 1))
     cursors = []
     has_buckets = bool(named_ledgers(record.properties))
-    for name, ledger in recover_cursor_ledgers(storage).items():
+    for number, (name, ledger) in enumerate(each_cursor_ledger(storage), 1):
+        if number % CURSORS_MAX == 0:
+            await trio.lowlevel.checkpoint()
         state, _ = await ledger.read_state()
         # The same arithmetic as for an open cursor, so that a load changes no figure.
         acknowledged = Acknowledgments(chain, state.mark_delete)

@@ -44,16 +44,19 @@ class MemoryMeter:
         self._block_cache = block_cache
         self._databases = databases
         self._topics = topics
-        self._start_bytes = self._start_buffer_bytes = 0
+        self._start_bytes = self._start_buffer_bytes = self._resident_at_start = 0
 
     def started(self) -> None:
         """Record the process's own use of memory, before the first client connects."""
         self._start_buffer_bytes = self._buffer_bytes()
-        self._start_bytes = self._used(resident_bytes())["process"]
+        self._resident_at_start = resident_bytes()
+        self._start_bytes = self._used(self._resident_at_start)["process"]
 
     def has_room(self) -> bool:
-        """Whether half of the budget is free: work that no client waits for takes memory only then."""
-        return resident_bytes() < sum(self._parts) // 2
+        """Whether half of what was free at the start still is. Work that no client waits for takes memory
+        only then.
+        """
+        return resident_bytes() < (sum(self._parts) + self._resident_at_start) // 2
 
     def _buffer_bytes(self) -> int:
         """RocksDB's memory for all databases, without the cache that they share, which each of
