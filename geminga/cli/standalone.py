@@ -14,6 +14,7 @@ import gc
 import json
 import logging
 import os
+import shlex
 import socket
 import sys
 import time
@@ -346,12 +347,13 @@ class _Broker:
             if str(error).startswith(os.path.join(self._data_dir, METADATA)):
                 return [
                     "Put the metadata of a backup in its place. Without one, move that directory away and "
-                    f"run 'geminga bookie unrecorded restore --data-dir {self._data_dir}': it brings topics "
-                    "and messages back, without subscriptions and policies. 'geminga pipeline rescue' reads "
-                    "every entry, whatever is damaged."
+                    f"run 'geminga bookie unrecorded restore --data-dir {shlex.quote(self._data_dir)}': it "
+                    "brings topics and messages back, without subscriptions and policies. 'geminga pipeline "
+                    "rescue' reads every entry, whatever is damaged."
                 ]
             return [
-                f"'geminga bookie verify --data-dir {self._data_dir}' lists what is damaged in the bookie."
+                f"'geminga bookie verify --data-dir {shlex.quote(self._data_dir)}' lists what is damaged "
+                "in the bookie."
             ]
         cause = error.__cause__
         if isinstance(cause, OSError) and cause.errno in (errno.EACCES, errno.EPERM, errno.EROFS):

@@ -221,7 +221,8 @@ def aside_text(disk: Disk, data_dir: str, lists: DirectoryLists, bookie: Bookie,
             "the index was rebuilt, or is older than the entry logs, and ledgers have no record: they were "
             "deleted, or the metadata is behind. They are set aside, neither served nor deleted:",
             *(f"  {line}" for line in by_topic),
-            f"with the broker stopped, 'geminga bookie unrecorded restore --data-dir {data_dir}' brings them "
-            "back under their topics, and 'geminga bookie unrecorded delete' deletes them",
+            "with the broker stopped, 'geminga bookie unrecorded restore --data-dir "
+            f"{shlex.quote(data_dir)}' brings them back under their topics, and 'geminga bookie unrecorded "
+            "delete' deletes them",
         ]
     )

@@ -21,6 +21,8 @@ import trio
 from geminga.cli import standalone, stopping
 from geminga.cli.arguments.data_directory import default_data_dir
 from geminga.cli.arguments.ports import describe_refusal, owner_of
+from geminga.config.config import Config
+from geminga.errors import CorruptData
 from tests.e2e.broker_process import BrokerProcess, StandaloneProcess
 from tests.e2e.child_process import running
 
@@ -357,8 +359,7 @@ def test_the_owner_of_a_port_is_found_behind_a_descriptor_that_was_closed_meanwh
 
 def test_a_hint_is_given_where_it_helps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from geminga.bookie.running.directory_lists import ForeignLists, RepeatedDirectory
-    from geminga.config.config import Config
-    from geminga.errors import CorruptData, StorageError
+    from geminga.errors import StorageError
     from geminga.metadata.instance import ForeignDirectory
     from geminga.storage.disk_errors import DiskFull
 
@@ -376,6 +377,13 @@ def test_a_hint_is_given_where_it_helps(tmp_path: Path, capsys: pytest.CaptureFi
         first, *rest = capsys.readouterr().err.splitlines()
         assert first == f"geminga standalone: {error}"
         assert (len(rest), hint in "".join(rest)) == (bool(hint), True)
+
+
+def test_the_command_of_a_hint_can_be_pasted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data_dir = str(tmp_path / "my data")
+    for file, command in (("metadata/1.sst", "unrecorded restore"), ("bookie", "verify")):
+        standalone._Broker(Config(), data_dir).explain(CorruptData(f"{data_dir}/{file}: damaged"))
+        assert f"'geminga bookie {command} --data-dir '{data_dir}''" in capsys.readouterr().err
 
 
 def test_names_that_are_not_utf_8_are_refused_in_one_line(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from geminga.bookie.running.directory_lists import ForeignLists
+from geminga.bookie.running.directory_lists import DirectoryLists, ForeignLists
 from geminga.config.config import Config
 from geminga.config.file import Property
 from geminga.config.loading import load
@@ -19,6 +19,7 @@ from geminga.errors import StorageError
 from geminga.metadata.bookie_directories import recorded_directories
 from geminga.metadata.records import InstanceRecord, decode
 from geminga.server import bookie_opening
+from geminga.server.metadata_check import aside_text
 from geminga.storage.disk import RealDisk
 from tests.server.bookie_opening_rig import add_entries, opened
 
@@ -213,6 +214,18 @@ async def test_a_default_directory_that_is_gone_is_refused(places: Places, name:
     ), "a refused start makes nothing"
     away.rename(places.data_dir / name)
     await places.check(Config())
+
+
+async def test_the_commands_in_its_advice_can_be_pasted(places: Places) -> None:
+    places.data_dir = places.data_dir / "my data"
+    await places.begin(Config())
+    (places.data_dir / "index").rename(places.data_dir / "away")
+    command = f"'geminga bookie rebuild-index --data-dir '{places.data_dir}'' "
+    assert command in await raised(places, Config())
+    (places.data_dir / "away").rename(places.data_dir / "index")
+    async with opened(places.data_dir, Config()) as (bookie, _):
+        text = aside_text(RealDisk(), str(places.data_dir), DirectoryLists(), bookie, [1])
+        assert f"'geminga bookie unrecorded restore --data-dir '{places.data_dir}'' " in text
 
 
 async def test_the_default_directory_of_another_instance_is_refused(places: Places, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ directories. Blocking.
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Iterator
 
 from geminga.bookie.index.database import NOTE, REBUILT
@@ -88,7 +89,7 @@ def what_is_gone(disk: Disk, data_dir: str, lists: DirectoryLists) -> str:
             return (
                 f"{path}: the metadata knows ledgers, but their index is gone: its disk is not mounted, or "
                 "it was moved or deleted. Put it back; without it 'geminga bookie rebuild-index --data-dir "
-                f"{data_dir}' rebuilds it from the entry logs. Nothing was written"
+                f"{shlex.quote(data_dir)}' rebuilds it from the entry logs. Nothing was written"
             )
     return ""
 
@@ -97,7 +98,8 @@ def _gone(data_dir: str, path: str, what: str) -> str:
     return (
         f"{path}: the metadata knows ledgers, but {what} is gone or empty: its disk is not mounted, or it "
         "was moved or deleted. Put it back; nothing was written. If it is lost for good, 'geminga bookie "
-        f"rebuild-index --data-dir {data_dir}' makes what there is readable, and says what is missing"
+        f"rebuild-index --data-dir {shlex.quote(data_dir)}' makes what there is readable, and says what is "
+        "missing"
     )
 
 

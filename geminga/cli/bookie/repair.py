@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import shlex
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -168,8 +169,8 @@ def rebuild_index(parser: Parser, arguments: Sequence[str]) -> int:
     if made.aside:
         print(
             f"ledgers without a metadata record are set aside, as nothing says whether they were deleted: "
-            f"{made.aside}; 'geminga bookie unrecorded restore --data-dir {stopped.data_dir}' brings them "
-            "back under their topics"
+            f"{made.aside}; 'geminga bookie unrecorded restore --data-dir {shlex.quote(stopped.data_dir)}' "
+            "brings them back under their topics"
         )
     for index in old:
         if not index.is_readable:
@@ -181,7 +182,7 @@ def rebuild_index(parser: Parser, arguments: Sequence[str]) -> int:
     if made.is_behind:
         print(
             "a start will be refused: the metadata is behind the bookie's files; put the right one back, or "
-            f"run 'geminga bookie unrecorded restore --data-dir {stopped.data_dir}'"
+            f"run 'geminga bookie unrecorded restore --data-dir {shlex.quote(stopped.data_dir)}'"
         )
     return EXIT_FAILED if report.damages or made.is_behind or made.short else EXIT_OK
 

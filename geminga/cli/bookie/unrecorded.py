@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import json
 import os
+import shlex
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple
@@ -242,7 +243,8 @@ async def _change(stopped: StoppedBookie, flags: argparse.Namespace, names: dict
         if nameless:
             print(
                 f"no file names the topic of {ranges_text(nameless)}: those that hold messages go back with "
-                f"'geminga bookie unrecorded restore LEDGER... --topic TOPIC --data-dir {stopped.data_dir}'"
+                "'geminga bookie unrecorded restore LEDGER... --topic TOPIC --data-dir "
+                f"{shlex.quote(stopped.data_dir)}'"
             )
     if not (back or aside or is_short):
         print("every ledger of the bookie has a record")
