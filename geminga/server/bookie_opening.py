@@ -16,6 +16,7 @@ from geminga.bookie.running.directory_cookies import (
     claim_default_directory,
     claim_directories,
     index_directory,
+    lock_folders,
     what_is_gone,
 )
 from geminga.bookie.running.directory_lists import (
@@ -72,10 +73,14 @@ async def open_bookie(
     # An unmounted disk leaves an empty directory behind. A start once began an empty bookie there, beside
     # metadata that knew ledgers.
     lists = await _claimed_lists(config, disk, data_dir, metadata, instance, held)
+    journals, ledgers = ([absolute(data_dir, name) for name in names] for names in lists)
     gone = await disk.run(what_is_gone, disk, data_dir, lists)
     if gone and metadata.children(records.LEDGERS):
         raise ForeignLists(gone)
     await disk.run(claim_default_directory, disk, data_dir, lists, instance.instance_id, held)
+    for path in (*map(journal_directory, journals), *map(entry_log_directory, ledgers)):
+        await disk.run(disk.make_directory, path)  # so that a first start locks it, too
+    await disk.run(lock_folders, disk, data_dir, lists, held)
     indexes = [
         await disk.run(_open_index, index_of, disk, index_directory(data_dir, name), block_cache, held)
         for name in lists.ledgers
@@ -83,11 +88,8 @@ async def open_bookie(
     open_all = functools.partial(
         Bookie.open_directories,
         disk,
-        [absolute(data_dir, name) for name in lists.journals],
-        [
-            LedgerFiles(absolute(data_dir, name), index)
-            for name, index in zip(lists.ledgers, indexes, strict=True)
-        ],
+        journals,
+        [LedgerFiles(path, index) for path, index in zip(ledgers, indexes, strict=True)],
         bookie_settings(config),
         existing_ledgers=functools.partial(existing_ledgers, metadata),
         # Each may be a disk of its own. Without space for metadata or an index, entries are of no use.

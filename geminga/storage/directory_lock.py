@@ -1,4 +1,4 @@
-"""An advisory lock on a file, which shows which process owns a directory. Behind `disk.py`."""
+"""Advisory locks, which show which process owns a directory. Behind `disk.py`."""
 
 from __future__ import annotations
 
@@ -42,6 +42,33 @@ class RealDirectoryLock:
     def release(self) -> None:
         """Unlock. The file is kept: if it were removed, two later owners could lock different files."""
         self._file.close()
+
+
+class RealFolderLock:
+    """An advisory lock on a directory itself, which needs no file in it and names no owner. The same through
+    any link or mount of the directory. Does nothing where the system cannot lock a directory.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._descriptor = -1
+        if sys.platform == "win32":
+            return
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise storage_error(error, "lock", path) from error
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            # Others: NFS locks no directory. What holds the directory above is then the only lock.
+            if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN):
+                self.release()
+                raise DirectoryInUse(f"{path}: already in use by another process") from None
+
+    def release(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
 
 def _open_lock(name: str) -> io.FileIO:

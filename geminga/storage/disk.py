@@ -27,7 +27,7 @@ from typing import Final, Protocol, TypeVar
 import trio
 
 from geminga.storage.descriptor_wait import SHORTAGES, Attempts, DescriptorWait
-from geminga.storage.directory_lock import RealDirectoryLock
+from geminga.storage.directory_lock import RealDirectoryLock, RealFolderLock
 from geminga.storage.disk_errors import storage_error, translated
 from geminga.storage.real_file import FILE_MODE, Buffer, RealFile
 
@@ -161,6 +161,10 @@ class Disk(Protocol):
         """Claim the directory for this process. Raises DirectoryInUse, which names the process
         that owns it.
         """
+        ...
+
+    def lock_folder(self, path: str) -> DirectoryLock:
+        """Claim the directory for this process without a file in it. Raises DirectoryInUse."""
         ...
 
     async def run(self, function: Callable[..., T], *args: object) -> T:
@@ -323,6 +327,9 @@ class RealDisk:
 
     def lock(self, path: str) -> DirectoryLock:
         return RealDirectoryLock(path)
+
+    def lock_folder(self, path: str) -> DirectoryLock:
+        return RealFolderLock(path)
 
     async def run(self, function: Callable[..., T], *args: object) -> T:
         if self._limiter is None:

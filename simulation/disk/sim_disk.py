@@ -238,6 +238,9 @@ class SimDisk:
         self._locks.add(path)
         return _SimLock(self._locks, path)
 
+    def lock_folder(self, path: str) -> DirectoryLock:
+        return self.lock(path)
+
     async def run(self, function: Callable[..., T], *args: object) -> T:
         await trio.lowlevel.checkpoint()
         try:

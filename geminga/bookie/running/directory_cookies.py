@@ -155,12 +155,29 @@ def lock_default_directory(disk: Disk, data_dir: str, held: contextlib.ExitStack
             held.callback(disk.lock(path).release)
 
 
+def lock_folders(disk: Disk, data_dir: str, lists: DirectoryLists, held: contextlib.ExitStack) -> None:
+    """Lock the folders of journals and entry logs until `held` is closed. Each of them may be a link to
+    another broker's, or a mount of it, in a directory that is not. Raises DirectoryInUse.
+    """
+    for path in _folders(data_dir, lists):
+        if disk.exists(path):
+            with _living_neighbour_named():
+                held.callback(disk.lock_folder(path).release)
+
+
+def _folders(data_dir: str, lists: DirectoryLists) -> list[str]:
+    journals = [journal_directory(absolute(data_dir, name)) for name in lists.journals]
+    return [*journals, *(entry_log_directory(absolute(data_dir, name)) for name in lists.ledgers)]
+
+
 def refuse_living_neighbours(disk: Disk, data_dir: str, lists: DirectoryLists) -> None:
     """Raise DirectoryInUse if one of these directories is in use by another process. The caller holds the
     data directory's lock, and none of theirs. Writes nothing but a process id into the locks' files.
     """
     for directory in dict.fromkeys((DEFAULT, *lists.all())):
         _refuse_if_living(disk, absolute(data_dir, directory))
+    with contextlib.ExitStack() as held:
+        lock_folders(disk, data_dir, lists, held)
 
 
 def _refuse_if_living(disk: Disk, path: str) -> None:

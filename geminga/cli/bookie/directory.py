@@ -26,6 +26,7 @@ from geminga.bookie.running.directory_cookies import (
     claimed_by,
     index_directory,
     lock_default_directory,
+    lock_folders,
 )
 from geminga.bookie.running.directory_lists import COOKIE, DirectoryLists, ForeignLists, absolute, check_lists
 from geminga.cli.arguments.data_directory import default_data_dir
@@ -108,6 +109,7 @@ class StoppedBookie:
                 held.callback(self.disk.lock(self.data_dir).release)
                 lock_default_directory(self.disk, self.data_dir, held)
                 lists = self._claimed()
+                lock_folders(self.disk, self.data_dir, lists, held)
             except DirectoryInUse as error:
                 raise NoDirectory(f"{error}; stop the broker first") from None
             except ForeignLists as error:

@@ -69,3 +69,20 @@ def test_a_directory_of_a_living_neighbour_is_not_taken_for_a_lost_one(
     assert f"{original.data_dir}/bookie: already in use by process {original.pid}" in text
     assert "unrecorded" not in text
     assert "the metadata is behind" not in text
+
+
+@pytest.mark.parametrize("folder", ["journal", "entry-logs"])
+def test_a_copy_of_which_only_a_folder_is_a_link_to_a_living_one_is_refused(
+    original: BrokerProcess, tmp_path: Path, folder: str
+) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(original.data_dir.with_name("copy"), data)
+    shutil.rmtree(data / "bookie" / folder)
+    (data / "bookie" / folder).symlink_to(original.data_dir / "bookie" / folder)
+    before = contents(data)
+    text = refused(data)
+    assert f"{data}/bookie/{folder}: already in use by another process" in text
+    assert "unrecorded" not in text
+    assert contents(data) == before
+    publish(original, 5)
+    assert original.is_running()
