@@ -70,7 +70,7 @@ class EventFiles:
         line = b"%018d\n" % last
         try:
             if not self._disk.exists(self._numbers):
-                self._disk.make_directory(self._directory)
+                self._make_directory()
                 self._disk.replace_file(self._numbers, line)
                 return True
             file = self._disk.open(self._numbers)
@@ -114,8 +114,16 @@ class EventFiles:
                 log.warning("events are kept in memory only, and lost with the process: %s", error)
             self.lost += len(events)
 
-    def _append(self, lines: bytes) -> None:
+    def _make_directory(self) -> None:
+        # Not the data directory: if it was moved away, a new one would be in its way when it is moved back,
+        # and would pass for an empty broker's.
+        above = os.path.dirname(self._directory)
+        if not self._disk.exists(above):
+            raise StorageError(f"{above}: is not there")
         self._disk.make_directory(self._directory)
+
+    def _append(self, lines: bytes) -> None:
+        self._make_directory()
         if not self._disk.exists(self._newer):
             self._disk.create(self._newer).close()
         file = self._disk.open(self._newer)

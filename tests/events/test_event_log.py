@@ -356,3 +356,13 @@ def test_the_page_lists_every_kind() -> None:
             kind, counts, text = (cell.strip() for cell in line.strip("|").split("|"))
             rows[kind.strip("`")] = (text, tuple(one.strip("`") for one in counts.split()))
     assert rows == {name: (kind.text, kind.counts) for name, kind in KINDS.items()}
+
+
+def test_a_data_directory_that_was_moved_away_is_not_made_again(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    files = EventFiles(RealDisk(), str(tmp_path / "data" / "events"))
+    assert files.reserve(10)
+    (tmp_path / "data").rename(tmp_path / "away")
+    files.append([Event(sequence=1, time_ms=1, wall_ms=1, kind="disk-read-only")])
+    assert (files.reserve(20), files.lost) == (False, 1)
+    assert not (tmp_path / "data").exists()
