@@ -107,7 +107,8 @@ class MemoryMeter:
         rest = "connections, what waits to be acknowledged, what is free and not given back"
         return [*shares, MemoryShare("rest", rest_bytes, rest)]
 
-    def __call__(self) -> MemoryStatistics:
+    def __call__(self, *, with_shares: bool = True) -> MemoryStatistics:
+        """Without `with_shares`, which look at each topic, `process` is empty."""
         resident = resident_bytes()
         used, buffers = self._used(resident), self._buffer_bytes()
         tail = self._rooms.tail_cache.statistics()
@@ -121,7 +122,7 @@ class MemoryMeter:
             tail_bytes_served=tail.bytes_served,
             tail_entries_missed=tail.entries_missed,
             parts=[MemoryPart(name, SETTINGS[name], configured[name], used[name]) for name in configured],
-            process=self._shares(used["process"], buffers),
+            process=self._shares(used["process"], buffers) if with_shares else [],
         )
 
 

@@ -28,7 +28,9 @@ class ProcessView(Protocol):
         """Asks the file systems, on a thread; None where a test makes a view by itself."""
         ...
 
-    def memory(self) -> MemoryStatistics: ...
+    def memory(self, *, with_shares: bool = True) -> MemoryStatistics:
+        """Looks at each loaded topic for the shares of `process`; without `with_shares` that is empty."""
+        ...
 
     def backup(self, directory: str, /) -> Awaitable[BackupReport]:
         """A consistent copy of all data in a new directory, durable on return. `Conflict` says why not."""

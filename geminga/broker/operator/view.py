@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class Process(NamedTuple):
     """Queries and actions of the process as a whole: `admin.view.process.ProcessView`."""
 
-    memory: Callable[[], MemoryStatistics]
+    memory: Callable[..., MemoryStatistics]
     backup: Callable[[str], Awaitable[BackupReport]]
     health: Callable[[], Awaitable[HealthReport]]
     snapshots: Callable[[], SnapshotCalls]
