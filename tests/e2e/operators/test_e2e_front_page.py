@@ -113,7 +113,7 @@ def test_a_lost_bucket_is_on_the_page_until_it_is_rebuilt(chaotic: Endpoints) ->
     assert web.post(damage, {"quietly": True}).status == 200
     assert web.put(f"/admin/v2/{topic_path(topic)}/unload").status == 204
     # The page before serves for a second. It would never say so if looking loaded the topic.
-    eventually(lambda: "Not loaded" in page_of(chaotic, of_topic)[0])
+    eventually(lambda: "the figures of its records" in page_of(chaotic, of_topic)[0])
     web.get(f"/admin/v2/{topic_path(topic)}/stats")
     lost = f"{topic}, subscription billing: its delayed index has lost one bucket"
     eventually(lambda: lost in section(page_of(chaotic)[0], "state"))
