@@ -37,6 +37,15 @@ def _pieces_of(items: Sequence[object]) -> Iterator[bytes]:
     yield b"]" if items else b"[]"
 
 
+def json_object(fields: Iterable[bytes]) -> Iterator[bytes]:
+    """A JSON object of fields, each of them a name with its value."""
+    separator = b"{"
+    for field in fields:
+        yield separator + field
+        separator = b","
+    yield b"{}" if separator == b"{" else b"}"
+
+
 async def in_parts(pieces: Iterable[bytes]) -> AsyncGenerator[bytes, None]:
     """Pieces of an answer, as parts. Each takes some hundredth of a millisecond to draw, or a few of them."""
     pending: list[bytes] = []

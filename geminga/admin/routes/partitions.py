@@ -71,7 +71,7 @@ class PartitionRoutes:
     async def names(self, request: Request) -> Response:
         name = namespace_of(request)
         self._namespaces.record(name)
-        return streamed_json(json_list(self._topics.partitioned_names_in(name)))
+        return streamed_json(json_list(await self._topics.partitioned_names_in(name)))
 
     async def create(self, request: Request) -> Response:
         topic = topic_of(request)

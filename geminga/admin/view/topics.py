@@ -32,7 +32,9 @@ class TopicsView(Protocol):
         """Full names of the persistent topics, partitions by their own names, sorted."""
         ...
 
-    def partitioned_names_in(self, namespace: NamespaceName) -> list[str]: ...
+    async def partitioned_names_in(self, namespace: NamespaceName) -> list[str]:
+        """Full names of the partitioned topics, sorted."""
+        ...
 
     def may_be_created(self, topic: TopicName) -> bool:
         """True if it exists, or a client's first use would create it."""

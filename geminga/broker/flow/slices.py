@@ -18,6 +18,8 @@ PAUSE_S: Final = 0.002
 """About twice as long as a slice."""
 NAMES_MAX: Final = 500
 """The number of names between two checkpoints, about a millisecond."""
+ROWS_MAX: Final = 50
+"""Rows that take some hundredths of a millisecond each, between two checkpoints."""
 AT_ONCE: Final = 8
 """Items that `for_each` works on: each may take a part of the same turn of the loop."""
 
@@ -32,6 +34,13 @@ class Pace:
 
     def __init__(self) -> None:
         self._since_s = trio.current_time()
+        self._rows = 0
+
+    async def row(self) -> None:
+        """One short row was looked at: a turn after every `ROWS_MAX` of them."""
+        self._rows += 1
+        if self._rows % ROWS_MAX == 0:
+            await self.turn()
 
     async def turn(self) -> None:
         if trio.current_time() - self._since_s < SLICE_S:

@@ -91,7 +91,7 @@ class DelayedVerifier:
         return found
 
     def _all_topics(self) -> Iterator[TopicName]:
-        for namespace in self._rooms.namespaces.all_namespaces():
+        for namespace in self._rooms.namespaces.each_namespace_of_all():
             for name in self._topics.catalog.names.plain_names_in(NamespaceName.parse(namespace)):
                 yield TopicName.parse(name)
 

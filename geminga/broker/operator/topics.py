@@ -56,8 +56,8 @@ class TopicsOperator:
     async def names_in(self, namespace: NamespaceName) -> list[str]:
         return await sorted_names(self._catalog.names.each_name_in(namespace))
 
-    def partitioned_names_in(self, namespace: NamespaceName) -> list[str]:
-        return self._catalog.names.partitioned_names_in(namespace)
+    async def partitioned_names_in(self, namespace: NamespaceName) -> list[str]:
+        return await sorted_names(self._catalog.names.each_partitioned_name_in(namespace))
 
     def may_be_created(self, topic: TopicName) -> bool:
         return self._catalog.may_be_created(topic)

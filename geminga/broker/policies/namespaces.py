@@ -93,8 +93,9 @@ class Namespaces:
 
     # -- tenants ---------------------------------------------------------------------------------------------
 
-    def tenants(self) -> list[str]:
-        return sorted(decode_name(name) for name in self._metadata.children(records.TENANTS))
+    def each_tenant(self) -> Iterator[str]:
+        """In no order, read as they are taken: there may be many."""
+        return map(decode_name, self._metadata.each_child(records.TENANTS))
 
     def tenant(self, name: str) -> TenantRecord:
         """Raises `TenantNotFound`."""
@@ -134,7 +135,7 @@ class Namespaces:
         stored = self._metadata.get(path)
         if stored is None:
             raise TenantNotFound("Tenant doesn't exist")
-        if self._metadata.children(records.namespaces_path(name)):
+        if any(True for _ in self._metadata.each_child(records.namespaces_path(name))):
             raise Conflict("The tenant still has active namespaces")
         try:
             await self._metadata.delete(path, stored.version)
@@ -157,21 +158,24 @@ class Namespaces:
         if self._metadata.get(records.namespace_path(name)) is None:
             raise NamespaceNotFound(f"Namespace {name} does not exist")
 
-    def namespaces(self, tenant: str) -> list[str]:
-        """Full names (`tenant/namespace`), sorted. Raises `TenantNotFound`."""
+    def each_namespace(self, tenant: str) -> Iterator[str]:
+        """Full names (`tenant/namespace`), as `each_tenant`. Raises `TenantNotFound`."""
         if self._metadata.get(records.tenant_path(tenant)) is None:
             raise TenantNotFound("Tenant not found")
-        children = self._metadata.children(records.namespaces_path(tenant))
-        return sorted(f"{tenant}/{decode_name(name)}" for name in children)
+        children = self._metadata.each_child(records.namespaces_path(tenant))
+        return (f"{tenant}/{decode_name(name)}" for name in children)
 
-    def all_namespaces(self) -> list[str]:
-        return [namespace for tenant in self.tenants() for namespace in self.namespaces(tenant)]
+    def each_namespace_of_all(self) -> Iterator[str]:
+        for tenant in self.each_tenant():
+            with contextlib.suppress(TenantNotFound):  # deleted meanwhile
+                yield from self.each_namespace(tenant)
 
     def each_record(self) -> Iterator[NamespaceRecord]:
-        """The stored record of every namespace, in no order."""
-        for text in self.all_namespaces():
+        """The stored record of every namespace, as `each_tenant`."""
+        for text in self.each_namespace_of_all():
             tenant, _, local = text.partition("/")
-            yield self.record(NamespaceName(tenant, local))
+            with contextlib.suppress(NamespaceNotFound):
+                yield self.record(NamespaceName(tenant, local))
 
     def record(self, name: NamespaceName) -> NamespaceRecord:
         """The stored record. Raises `NamespaceNotFound`."""
@@ -230,9 +234,10 @@ class Namespaces:
 
     def has_topics(self, name: NamespaceName) -> bool:
         return any(
-            self._metadata.children(records.topics_path(root, name, domain.value))
+            True
             for root in (records.MANAGED_LEDGERS, records.PARTITIONED_TOPICS)
             for domain in TopicDomain
+            for _ in self._metadata.each_child(records.topics_path(root, name, domain.value))
         )
 
     async def change_policies(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from geminga.metadata import records
 from geminga.metadata.records import PartitionedTopicRecord
-from geminga.names import NamespaceName, TopicDomain, TopicName, decode_name
+from geminga.names import PARTITION_SUFFIX, NamespaceName, TopicDomain, TopicName, decode_name
 
 if TYPE_CHECKING:
     from geminga.metadata.store import MetadataStore
@@ -40,10 +40,9 @@ class TopicNames:
         that was used comes twice.
         """
         yield from self._each_child(records.MANAGED_LEDGERS, namespace)
-        for partitioned in self.partitioned_names_in(namespace):
-            name = TopicName.parse(partitioned)
-            for index in range(self.partitions(name)):
-                yield str(name.partition(index))
+        for name in self.each_partitioned_name_in(namespace):
+            for index in range(self.partitions(TopicName.parse(name))):
+                yield f"{name}{PARTITION_SUFFIX}{index}"
 
     def plain_names_in(self, namespace: NamespaceName) -> list[str]:
         """Topics that have a managed ledger: topics without partitions, and partitions that were used."""
@@ -53,9 +52,9 @@ class TopicNames:
         """As `plain_names_in`, one after the other."""
         return self._each_child(records.MANAGED_LEDGERS, namespace)
 
-    def partitioned_names_in(self, namespace: NamespaceName) -> list[str]:
+    def each_partitioned_name_in(self, namespace: NamespaceName) -> Iterator[str]:
         """Names of the partitioned topics of a namespace, without the partitions."""
-        return list(self._each_child(records.PARTITIONED_TOPICS, namespace))
+        return self._each_child(records.PARTITIONED_TOPICS, namespace)
 
     def _each_child(self, root: str, namespace: NamespaceName) -> Iterator[str]:
         path = records.topics_path(root, namespace, TopicDomain.PERSISTENT)

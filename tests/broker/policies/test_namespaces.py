@@ -35,8 +35,8 @@ async def test_bootstrap_makes_what_every_pulsar_has_and_keeps_what_is_there(
     await namespaces.change_policies(name, lambda _: {"message_ttl_in_seconds": 7})
     again = Namespaces(store, RealClock(), cluster="standalone")
     await again.bootstrap()
-    assert again.tenants() == ["public", "pulsar"]
-    assert again.all_namespaces() == ["public/default", "pulsar/system"]
+    assert sorted(again.each_tenant()) == ["public", "pulsar"]
+    assert sorted(again.each_namespace_of_all()) == ["public/default", "pulsar/system"]
     assert again.tenant("public").allowed_clusters == ["standalone"]
     assert again.policies(name)["message_ttl_in_seconds"] == 7
 
@@ -73,7 +73,7 @@ async def test_a_tenant_that_pulsar_refuses(
     with pytest.raises(error, match=f"^{text}$"):
         await namespaces.create_tenant(name, TenantRecord(allowed_clusters=clusters))
     assert error.http_status == 412
-    assert namespaces.tenants() == ["public", "pulsar"]
+    assert sorted(namespaces.each_tenant()) == ["public", "pulsar"]
 
 
 async def test_namespaces_are_created_and_deleted(namespaces: Namespaces) -> None:
@@ -83,7 +83,7 @@ async def test_namespaces_are_created_and_deleted(namespaces: Namespaces) -> Non
         namespaces.check_exists(name)
     await namespaces.create(name, {"bundles": {"numBundles": 2}, "unknown_to_us": {"kept": True}})
     namespaces.check_exists(name)
-    assert namespaces.namespaces("acme") == ["acme/n1"]
+    assert sorted(namespaces.each_namespace("acme")) == ["acme/n1"]
     policies = namespaces.policies(name)
     assert policies["bundles"] == {"boundaries": ["0x00000000", "0x80000000", "0xffffffff"], "numBundles": 2}
     assert policies["unknown_to_us"] == {"kept": True}
@@ -102,12 +102,12 @@ async def test_a_namespace_needs_its_tenant_and_its_clusters(namespaces: Namespa
     with pytest.raises(TenantNotFound, match="^Tenant does not exist$"):
         await namespaces.create(NamespaceName.parse("nope/n1"))
     with pytest.raises(TenantNotFound, match="^Tenant not found$"):
-        namespaces.namespaces("nope")
+        namespaces.each_namespace("nope")
     with pytest.raises(ClusterNotAllowed):
         await namespaces.create(NamespaceName.parse("public/n"), {"replication_clusters": ["zz"]})
     with pytest.raises(PeerError):
         await namespaces.create(NamespaceName.parse("public/n"), {"bundles": {"numBundles": -1}})
-    assert namespaces.namespaces("public") == ["public/default"]
+    assert sorted(namespaces.each_namespace("public")) == ["public/default"]
 
 
 async def test_a_namespace_with_topics_stays(store: MetadataStore, namespaces: Namespaces) -> None:
@@ -135,7 +135,7 @@ async def test_deleting_a_tenant_beside_creating_its_namespace_leaves_no_orphan(
         nursery.start_soon(attempt, "created", namespaces.create, name)
         nursery.start_soon(attempt, "deleted", namespaces.delete_tenant, "acme")
     assert len(outcomes) == 1, "exactly one of the two may win"
-    assert ("acme" in namespaces.tenants()) == (outcomes == ["created"])
+    assert ("acme" in namespaces.each_tenant()) == (outcomes == ["created"])
 
 
 async def test_policies_are_set_and_taken_away(namespaces: Namespaces) -> None:

@@ -16,7 +16,7 @@ from geminga.admin.statistics.stats_json import topic_json
 from geminga.admin.view.broker import BrokerIdentity
 from geminga.admin.view.process import ProcessView
 from geminga.admin.view.statistics import StatisticsView
-from geminga.broker.flow.slices import Pace, in_slices
+from geminga.broker.flow.slices import Pace, in_slices, sorted_names
 from geminga.broker.operator.loaded_topics import LoadedTopics
 from geminga.broker.policies.bundles import topic_hash
 from geminga.broker.policies.namespaces import Namespaces
@@ -26,6 +26,8 @@ from geminga.names import TopicName
 
 TOPICS_MAX = 10
 """Of a load report, between two turns of the loop: about a millisecond."""
+SEPARATOR = " "
+"""In the place of a topic: neither a namespace nor a bundle has one."""
 ROOT = "/admin/v2/broker-stats"
 ARENAS = ("directArenas", "heapArenas")
 COUNTS = (
@@ -119,11 +121,16 @@ class BrokerStatsRoutes:
 
     async def _topics(self, owner: str) -> AsyncGenerator[bytes, None]:
         """One topic a part; one that goes meanwhile is passed over."""
-        places = sorted(self._place(name) for name in self._loaded.names())
-        opened: tuple[str, str] | None = None
+        ranges: dict[str, list[str]] = {}
+        places: list[str] = []
         pace = Pace()
+        for name in self._loaded.names():
+            places.append(self._place(name, ranges))
+            await pace.row()
+        opened: tuple[str, str] | None = None
         yield b"{"
-        for namespace, bundle, name in places:
+        for place in await sorted_names(places):
+            namespace, bundle, name = place.split(SEPARATOR, 2)
             await pace.turn()
             try:
                 statistics = await self._statistics.of_topic(TopicName.parse(name))
@@ -145,15 +152,22 @@ class BrokerStatsRoutes:
             yield head + msgspec.json.encode(name) + b":" + msgspec.json.encode(shown)
         yield b"}" if opened is None else b"}}}}"
 
-    def _place(self, name: str) -> tuple[str, str, str]:
+    def _place(self, name: str, ranges: dict[str, list[str]]) -> str:
+        """Namespace, bundle and topic in one text, by which topics are sorted. `ranges` are the boundaries by
+        namespace, as far as they are known.
+        """
         topic = TopicName.parse(name)
-        try:
-            boundaries = self._namespaces.policies(topic.namespace)["bundles"]["boundaries"]
-        except NamespaceNotFound:
-            boundaries = ["0x00000000", "0xffffffff"]
+        boundaries = ranges.get(str(topic.namespace))
+        if boundaries is None:
+            try:
+                boundaries = self._namespaces.policies(topic.namespace)["bundles"]["boundaries"]
+            except NamespaceNotFound:
+                boundaries = ["0x00000000", "0xffffffff"]
+            ranges[str(topic.namespace)] = boundaries
         starts = [int(text, 16) for text in boundaries[:-1]]
         index = bisect_right(starts, topic_hash(name)) - 1
-        return str(topic.namespace), f"{boundaries[index]}_{boundaries[index + 1]}", name
+        bundle = f"{boundaries[index]}_{boundaries[index + 1]}"
+        return SEPARATOR.join((str(topic.namespace), bundle, name))
 
     async def load_report(self, request: Request) -> Response:
         addresses = Addresses(self._broker, request.local_host)

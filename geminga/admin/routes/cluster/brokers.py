@@ -5,11 +5,21 @@ from __future__ import annotations
 import msgspec
 
 from geminga import __version__
-from geminga.admin.http.router import NotFound, Request, Response, Router, json_response, text_response
+from geminga.admin.http.router import (
+    NotFound,
+    Request,
+    Response,
+    Router,
+    json_response,
+    streamed_json,
+    text_response,
+)
+from geminga.admin.http.streaming import in_parts, json_object
 from geminga.admin.routes.addresses import Addresses
 from geminga.admin.routes.effect import without_effect
 from geminga.admin.view.broker import BrokerIdentity
 from geminga.admin.view.process import ProcessView
+from geminga.broker.flow.slices import sorted_names
 from geminga.broker.operator.dynamic_configuration import DynamicConfiguration
 from geminga.broker.policies.bundles import WHOLE_RANGE
 from geminga.broker.policies.namespaces import Namespaces
@@ -89,8 +99,10 @@ class BrokerRoutes:
         if request.parameters["broker"] != Addresses(self._broker, request.local_host).broker:
             raise NotFound("Broker is not active")
         owned = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
-        names = self._namespaces.all_namespaces()
-        return json_response({f"{name}/{WHOLE_RANGE}": owned for name in names})
+        names = await sorted_names(self._namespaces.each_namespace_of_all())
+        shown = msgspec.json.encode(owned)
+        fields = (msgspec.json.encode(f"{name}/{WHOLE_RANGE}") + b":" + shown for name in names)
+        return streamed_json(in_parts(json_object(fields)))
 
     async def dynamic_configuration(self, request: Request) -> Response:
         """Names of the settings that may be changed at run time."""

@@ -20,6 +20,7 @@ from geminga.admin.http.router import (
 from geminga.admin.routes.addresses import Addresses
 from geminga.admin.routes.effect import without_effect
 from geminga.admin.view.broker import BrokerIdentity
+from geminga.broker.flow.slices import Pace
 from geminga.broker.policies.documents import ABSENT, CLUSTERS, FAILURE_DOMAINS, ISOLATION_POLICIES, Documents
 from geminga.broker.policies.namespaces import Namespaces
 from geminga.broker.policies.values import PolicyInvalid
@@ -147,7 +148,9 @@ class ClusterRoutes:
         self._data(request)
         if self._is_own(cluster):
             raise PolicyInvalid("Cluster not empty")
-        for tenant in self._namespaces.tenants():
+        pace = Pace()
+        for tenant in self._namespaces.each_tenant():
+            await pace.row()
             if cluster in self._namespaces.tenant(tenant).allowed_clusters:
                 raise PolicyInvalid("Cluster not empty")
         await self._documents.delete(ISOLATION_POLICIES, cluster)

@@ -18,6 +18,7 @@ from geminga.admin.routes.addresses import Addresses
 from geminga.admin.routes.effect import without_effect
 from geminga.admin.routes.names import namespace_of
 from geminga.admin.view.broker import BrokerIdentity
+from geminga.broker.flow.slices import Pace
 from geminga.broker.policies.bundles import bundle_range
 from geminga.broker.policies.documents import (
     ABSENT,
@@ -102,7 +103,9 @@ class ResourceRoutes:
     async def delete_group(self, request: Request) -> Response:
         self._group(request)
         name = request.parameters["group"]
+        pace = Pace()
         for namespace in self._namespaces.each_record():
+            await pace.row()
             if namespace.policies.get("resource_group_name") == name:
                 raise PolicyInvalid("ResourceGroup is in use")
         await self._documents.delete(RESOURCE_GROUPS, name)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from itertools import chain
 
 import msgspec
 
 from geminga.admin.http.router import NO_CONTENT, BadRequest, Request, Response, Router, streamed_json
-from geminga.admin.http.streaming import in_parts
+from geminga.admin.http.streaming import in_parts, json_object
 from geminga.admin.routes.effect import without_effect
 from geminga.admin.routes.names import namespace_of
 from geminga.admin.view.subscriptions import SubscriptionsView
@@ -22,8 +22,6 @@ from geminga.names import NamespaceName, TopicName, check_subscription
 
 PATH = "/admin/v2/namespaces/{tenant}/{namespace}"
 BUNDLE = f"{PATH}/{{bundle}}"
-HASHES_AT_ONCE = 50
-"""A part of the answer has 50 such pieces."""
 
 
 class NamespaceActionRoutes:
@@ -125,8 +123,9 @@ class NamespaceActionRoutes:
         wanted = {text.strip() for text in request.query.get("topics", "").split(",")} - {""}
         names = await matching(await self._names(request), lambda topic: not wanted or topic in wanted)
         head = {"namespace": str(namespace_of(request)), "bundle": request.parameters["bundle"]}
-        before = msgspec.json.encode(head)[:-1] + b',"topicHashPositions":{'
-        return streamed_json(in_parts(chain((before,), _hashes(names), (b"}}",))))
+        before = msgspec.json.encode(head)[:-1] + b',"topicHashPositions":'
+        fields = (msgspec.json.encode(name) + b":%d" % topic_hash(name) for name in names)
+        return streamed_json(in_parts(chain((before,), json_object(fields), (b"}",))))
 
     async def delete_bundle(self, request: Request) -> Response:
         if await self._names(request):
@@ -136,12 +135,3 @@ class NamespaceActionRoutes:
     async def offloaded(self, request: Request) -> Response:
         self._namespaces.record(namespace_of(request))
         raise NotAllowed("nothing is offloaded: this broker keeps all ledgers on its own disks")
-
-
-def _hashes(names: list[str]) -> Iterator[bytes]:
-    """Fields of a JSON object, some at a time."""
-    separator = b""
-    for start in range(0, len(names), HASHES_AT_ONCE):
-        some = {name: topic_hash(name) for name in names[start : start + HASHES_AT_ONCE]}
-        yield separator + msgspec.json.encode(some)[1:-1]
-        separator = b","

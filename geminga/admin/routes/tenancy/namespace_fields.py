@@ -13,9 +13,12 @@ from geminga.admin.http.router import (
     Response,
     Router,
     json_response,
+    streamed_json,
 )
+from geminga.admin.http.streaming import json_list
 from geminga.admin.routes.effect import without_effect
 from geminga.admin.routes.names import namespace_of
+from geminga.broker.flow.slices import Pace
 from geminga.broker.policies import permissions
 from geminga.broker.policies.documents import ABSENT, RESOURCE_GROUPS, Documents
 from geminga.broker.policies.namespaces import LOCAL, ClusterForbidden, ClusterNotAllowed, Namespaces
@@ -273,7 +276,9 @@ class NamespaceFieldRoutes:
     async def of_group_for_java(self, request: Request) -> Response:
         """The same, at the path of version 1: the Java client asks there, and calls the tenant a property."""
         group, found = request.parameters["group"], []
-        for text in self._namespaces.all_namespaces():
+        pace = Pace()
+        for text in self._namespaces.each_namespace_of_all():
+            await pace.row()
             tenant, _, local = text.partition("/")
             try:
                 policies = self._namespaces.record(NamespaceName(tenant, local)).policies
@@ -281,7 +286,7 @@ class NamespaceFieldRoutes:
                 continue
             if (policies.get(LOCAL) or {}).get(ANTI_AFFINITY) == group:
                 found.append(text)
-        return json_response(found)
+        return streamed_json(json_list(sorted(found)))
 
     async def bookie_affinity(self, request: Request) -> Response:
         local = self._local(request)

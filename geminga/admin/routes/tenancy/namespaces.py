@@ -15,6 +15,7 @@ from geminga.admin.http.router import (
 from geminga.admin.http.streaming import json_list
 from geminga.admin.routes.names import namespace_of
 from geminga.admin.view.topics import TopicsView
+from geminga.broker.flow.slices import sorted_names
 from geminga.broker.policies.namespaces import Namespaces
 from geminga.errors import NotAllowed
 
@@ -36,7 +37,8 @@ class NamespaceRoutes:
         router.add("GET", f"{path}/bundles", self.bundles)
 
     async def names(self, request: Request) -> Response:
-        return json_response(self._namespaces.namespaces(request.parameters["tenant"]))
+        names = self._namespaces.each_namespace(request.parameters["tenant"])
+        return streamed_json(json_list(await sorted_names(names)))
 
     async def policies(self, request: Request) -> Response:
         return json_response(self._namespaces.policies(namespace_of(request)))

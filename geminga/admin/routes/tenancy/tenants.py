@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from geminga.admin.http.router import NO_CONTENT, BadRequest, Request, Response, Router, json_response
+from geminga.admin.http.router import (
+    NO_CONTENT,
+    BadRequest,
+    Request,
+    Response,
+    Router,
+    json_response,
+    streamed_json,
+)
+from geminga.admin.http.streaming import json_list
+from geminga.broker.flow.slices import sorted_names
 from geminga.broker.policies.namespaces import Namespaces
 from geminga.errors import NotAllowed, PeerError
 from geminga.metadata.records import TenantRecord
@@ -26,7 +36,7 @@ class TenantRoutes:
         router.add("DELETE", "/admin/v2/tenants/{tenant}", self.delete)
 
     async def names(self, request: Request) -> Response:
-        return json_response(self._namespaces.tenants())
+        return streamed_json(json_list(await sorted_names(self._namespaces.each_tenant())))
 
     async def get(self, request: Request) -> Response:
         tenant = self._namespaces.tenant(request.parameters["tenant"])
