@@ -19,6 +19,8 @@ from geminga.metadata.records import CursorRecord
 from geminga.metadata.store import MUST_NOT_EXIST
 from geminga.position import Position
 
+RECOVERED_AT_ONCE = 25
+"""Cursors, between two turns of the loop: a topic may have thousands."""
 Initial = Literal["earliest", "latest"] | Position
 
 
@@ -67,10 +69,14 @@ class CursorSet:
 
     async def recover(self) -> None:
         """Open every durable cursor that has a record, as of its newest state on disk."""
-        for name, ledger in recover_cursor_ledgers(self._storage).items():
+        # Every cursor is read before the topic is served: one that were missing would let trimming take its
+        # backlog.
+        for name, ledger in recover_cursor_ledgers(self._storage):
             cursor = self._cursor(name, ledger.record.mark_delete, ledger)
             await cursor.recover()
             self.by_name[name] = cursor
+            if len(self.by_name) % RECOVERED_AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
 
     def _cursor(self, name: str, mark_delete: tuple[int, int], ledger: CursorLedger | None) -> Cursor:
         return Cursor(

@@ -82,15 +82,8 @@ async def size_by_sample(bookie: Bookie, ledger_id: int, entries: int) -> int:
     return sum(map(len, sample)) * entries // len(sample)
 
 
-def recover_cursor_ledgers(storage: Storage) -> dict[str, CursorLedger]:
+def recover_cursor_ledgers(storage: Storage) -> Iterator[tuple[str, CursorLedger]]:
     """The durable cursors of a topic by name, as their records have them. CorruptData."""
-    # Every cursor is read before the topic is served: one that were missing would let trimming take its
-    # backlog.
-    return dict(each_cursor_ledger(storage))
-
-
-def each_cursor_ledger(storage: Storage) -> Iterator[tuple[str, CursorLedger]]:
-    """As `recover_cursor_ledgers`, one after the other."""
     for component in storage.metadata.each_child(storage.path):
         name = records.cursor_of(component)
         cursor_path = records.cursor_path(storage.path, name)

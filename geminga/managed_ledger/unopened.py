@@ -12,7 +12,7 @@ from geminga.managed_ledger.cursor.acknowledgments import Acknowledgments
 from geminga.managed_ledger.cursor.bucket_properties import named_ledgers
 from geminga.managed_ledger.cursor.cursor_ledger import Storage
 from geminga.managed_ledger.cursor.system_cursors import SYSTEM_CURSORS
-from geminga.managed_ledger.opening import each_cursor_ledger, recover_chain
+from geminga.managed_ledger.opening import recover_chain, recover_cursor_ledgers
 
 CURSORS_MAX: Final = 20
 """Cursors that are read between two checkpoints: about a millisecond."""
@@ -55,7 +55,7 @@ async def read_unopened(storage: Storage) -> UnopenedLedger:
         chain.append(ChainLedger(last, 0, 0, 1))
     cursors = []
     has_buckets = bool(named_ledgers(record.properties))
-    for number, (name, ledger) in enumerate(each_cursor_ledger(storage), 1):
+    for number, (name, ledger) in enumerate(recover_cursor_ledgers(storage), 1):
         if number % CURSORS_MAX == 0:
             await trio.lowlevel.checkpoint()
         state, _ = await ledger.read_state()

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote
 
 import msgspec
+import trio
 
 from geminga.admin.http.unserved import Unserved
-from geminga.errors import PeerError
+from geminga.errors import GemingaError, PeerError, ServiceNotReady
 
 SEGMENTS_MAX = 32
 JSON_COMMAS_MAX = 50_000
@@ -162,6 +163,21 @@ class Route(NamedTuple):
     method: str
     pattern: str
     handler: Handler
+    walks: str = ""
+    """What it looks at one by one and there may be ten thousand of: topics, partitions, subscriptions,
+    namespaces, messages. Such a handler leaves turns to others: `tests/admin/routes/test_walks.py`.
+    """
+
+
+class _UnderWay:
+    """A change that is being made, for which requests of the same wording wait."""
+
+    __slots__ = ("done", "error", "response")
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.response: Response | None = None
+        self.error: GemingaError | None = None
 
 
 class _Node:
@@ -181,11 +197,25 @@ class Router:
         self.has_large_body = False
         """Kept by the server that uses this router."""
         self._large: set[Handler] = set()
+        self._joining: set[Handler] = set()
+        self._under_way: dict[tuple[object, ...], _UnderWay] = {}
         self._routes: list[Route] = []
         self.unserved = Unserved()
 
-    def add(self, method: str, pattern: str, handler: Handler, *, large_body: bool = False) -> None:
-        """`large_body`: it takes more than requests usually bring."""
+    def add(
+        self,
+        method: str,
+        pattern: str,
+        handler: Handler,
+        *,
+        walks: str = "",
+        joins: bool = False,
+        large_body: bool = False,
+    ) -> None:
+        """`walks`: see `Route`. `joins`: a request that comes while the same one is under way, since its
+        client has not waited, gets the answer of that one; twice must be as good as once. `large_body`: it
+        takes more than requests usually bring.
+        """
         node = self._root
         names = []
         for segment in pattern.strip("/").split("/") if pattern != "/" else ():
@@ -198,7 +228,9 @@ class Router:
                 node = node.literal.setdefault(segment, _Node())
         assert method not in node.handlers, f"{method} {pattern} twice"
         node.handlers[method] = handler, tuple(names)
-        self._routes.append(Route(method, pattern, handler))
+        self._routes.append(Route(method, pattern, handler, walks))
+        if joins:
+            self._joining.add(handler)
         if large_body:
             self._large.add(handler)
 
@@ -234,10 +266,31 @@ class Router:
             return self._options(request)
         try:
             handler, request.parameters = self.find(request.method, request.segments)
-            return await handler(request)
+            return await (self._joined(handler, request) if handler in self._joining else handler(request))
         except (NotServed, MethodNotAllowed) as error:
             self.unserved.count(request.method, request.segments, error.http_status)
             raise
+
+    async def _joined(self, handler: Handler, request: Request) -> Response:
+        key = (request.method, *request.segments, *sorted(request.query.items()), request.body)
+        running = self._under_way.get(key)
+        if running is None:
+            running = self._under_way[key] = _UnderWay()
+            try:
+                running.response = await handler(request)
+            except GemingaError as error:
+                running.error = error
+                raise
+            finally:
+                del self._under_way[key]
+                running.done.set()
+            return running.response
+        await running.done.wait()
+        if running.error is not None:
+            raise running.error
+        if running.response is None:
+            raise ServiceNotReady("the same request was under way and has failed; try again")
+        return running.response
 
     def _options(self, request: Request) -> Response:
         found = _walk(self._root, request.segments, 0, None)

@@ -64,7 +64,7 @@ class IndexRoutes:
         self._topics = Shared(self._draw_topic)
 
     def add_to(self, router: Router) -> None:
-        router.add("GET", "/", self.index)
+        router.add("GET", "/", self.index, walks="topics")
         router.add("GET", TOPIC, self.topic)
         router.add("GET", script.PATH, self.script)
 

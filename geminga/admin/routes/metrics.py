@@ -31,7 +31,7 @@ class MetricsRoutes:
 
     def add_to(self, router: Router) -> None:
         # The router ignores a slash at the end, so this is /metrics/ too.
-        router.add("GET", "/metrics", self.metrics)
+        router.add("GET", "/metrics", self.metrics, walks="topics")
         router.add("GET", "/geminga/v1/memory", self.memory)
 
     async def memory(self, request: Request) -> Response:

@@ -60,13 +60,13 @@ class PartitionRoutes:
         self._statistics = statistics
 
     def add_to(self, router: Router) -> None:
-        router.add("GET", "/admin/v2/persistent/{tenant}/{namespace}/partitioned", self.names)
+        router.add("GET", "/admin/v2/persistent/{tenant}/{namespace}/partitioned", self.names, walks="topics")
         router.add("PUT", f"{TOPIC}/partitions", self.create)
         router.add("GET", f"{TOPIC}/partitions", self.get)
-        router.add("POST", f"{TOPIC}/partitions", self.grow)
-        router.add("DELETE", f"{TOPIC}/partitions", self.delete)
-        router.add("GET", f"{TOPIC}/partitioned-stats", self.stats)
-        router.add("GET", f"{TOPIC}/partitioned-internalStats", self.internal_stats)
+        router.add("POST", f"{TOPIC}/partitions", self.grow, walks="partitions", joins=True)
+        router.add("DELETE", f"{TOPIC}/partitions", self.delete, walks="partitions", joins=True)
+        router.add("GET", f"{TOPIC}/partitioned-stats", self.stats, walks="partitions")
+        router.add("GET", f"{TOPIC}/partitioned-internalStats", self.internal_stats, walks="partitions")
 
     async def names(self, request: Request) -> Response:
         name = namespace_of(request)

@@ -50,7 +50,9 @@ class PolicyRoutes:
     def add_to(self, router: Router) -> None:
         def add(method: str, pattern: str, serve: Serve, policy: Policy, endpoint: Endpoint) -> None:
             path = endpoint.remove_path or endpoint.path if method == "DELETE" else endpoint.path
-            router.add(method, f"{pattern}/{path}", partial(serve, policy, endpoint))
+            told = "topics" if pattern in (NAMESPACE, OWN_NAMESPACE) else "partitions"
+            walks = "" if method == "GET" else told
+            router.add(method, f"{pattern}/{path}", partial(serve, policy, endpoint), walks=walks)
 
         for policy in POLICIES:
             if policy.namespace is not None:
@@ -66,7 +68,7 @@ class PolicyRoutes:
                 add(policy.topic.method, place, self.set_for_topic, policy, policy.topic)
                 if policy.topic.removable:
                     add("DELETE", place, self.remove_from_topic, policy, policy.topic)
-        router.add("DELETE", f"{TOPIC}/policies", self.forget_topic)
+        router.add("DELETE", f"{TOPIC}/policies", self.forget_topic, walks="partitions")
 
     # -- namespaces ------------------------------------------------------------------------------------------
 

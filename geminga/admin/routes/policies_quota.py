@@ -24,11 +24,11 @@ class QuotaRoutes:
 
     def add_to(self, router: Router) -> None:
         router.add("GET", f"{NAMESPACE}/backlogQuotaMap", self.of_namespace)
-        router.add("POST", f"{NAMESPACE}/backlogQuota", self.set_for_namespace)
-        router.add("DELETE", f"{NAMESPACE}/backlogQuota", self.remove_from_namespace)
+        router.add("POST", f"{NAMESPACE}/backlogQuota", self.set_for_namespace, walks="topics")
+        router.add("DELETE", f"{NAMESPACE}/backlogQuota", self.remove_from_namespace, walks="topics")
         router.add("GET", f"{TOPIC}/backlogQuotaMap", self.of_topic)
-        router.add("POST", f"{TOPIC}/backlogQuota", self.set_for_topic)
-        router.add("DELETE", f"{TOPIC}/backlogQuota", self.remove_from_topic)
+        router.add("POST", f"{TOPIC}/backlogQuota", self.set_for_topic, walks="partitions")
+        router.add("DELETE", f"{TOPIC}/backlogQuota", self.remove_from_topic, walks="partitions")
 
     async def of_namespace(self, request: Request) -> Response:
         name = namespace_of(request)

@@ -44,16 +44,30 @@ class SubscriptionRoutes:
         self._subscriptions = subscriptions
 
     def add_to(self, router: Router) -> None:
-        router.add("GET", f"{TOPIC}/subscriptions", self.names)
-        router.add("PUT", SUBSCRIPTION, self.create)
-        router.add("DELETE", SUBSCRIPTION, self.delete)
-        router.add("POST", f"{SUBSCRIPTION}/skip_all", self.skip_all)
+        router.add("GET", f"{TOPIC}/subscriptions", self.names, walks="partitions")
+        router.add("PUT", SUBSCRIPTION, self.create, walks="partitions", joins=True)
+        router.add("DELETE", SUBSCRIPTION, self.delete, walks="partitions", joins=True)
+        router.add("POST", f"{SUBSCRIPTION}/skip_all", self.skip_all, walks="partitions", joins=True)
         router.add("POST", f"{SUBSCRIPTION}/skip/{{count}}", self.skip)
         router.add("POST", f"{SUBSCRIPTION}/expireMessages", self.expire_up_to)
-        router.add("POST", f"{SUBSCRIPTION}/expireMessages/{{seconds}}", self.expire)
-        router.add("POST", f"{TOPIC}/all_subscription/expireMessages/{{seconds}}", self.expire_all)
+        router.add(
+            "POST", f"{SUBSCRIPTION}/expireMessages/{{seconds}}", self.expire, walks="partitions", joins=True
+        )
+        router.add(
+            "POST",
+            f"{TOPIC}/all_subscription/expireMessages/{{seconds}}",
+            self.expire_all,
+            walks="partitions",
+            joins=True,
+        )
         router.add("POST", f"{SUBSCRIPTION}/resetcursor", self.reset)
-        router.add("POST", f"{SUBSCRIPTION}/resetcursor/{{timestamp}}", self.reset_to_time)
+        router.add(
+            "POST",
+            f"{SUBSCRIPTION}/resetcursor/{{timestamp}}",
+            self.reset_to_time,
+            walks="partitions",
+            joins=True,
+        )
 
     async def names(self, request: Request) -> Response:
         names: dict[str, None] = {}

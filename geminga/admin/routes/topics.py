@@ -52,16 +52,18 @@ class TopicRoutes:
         self._statistics = statistics
 
     def add_to(self, router: Router) -> None:
-        router.add("GET", "/admin/v2/persistent/{tenant}/{namespace}", self.names)
+        router.add("GET", "/admin/v2/persistent/{tenant}/{namespace}", self.names, walks="topics")
         router.add("PUT", TOPIC, self.create)
         router.add("DELETE", TOPIC, self.delete)
-        router.add("GET", f"{TOPIC}/stats", self.stats)
-        router.add("GET", f"{TOPIC}/internalStats", self.internal_stats)
+        router.add("GET", f"{TOPIC}/stats", self.stats, walks="subscriptions")
+        router.add("GET", f"{TOPIC}/internalStats", self.internal_stats, walks="subscriptions")
         router.add("GET", f"{TOPIC}/properties", self.properties)
-        router.add("PUT", f"{TOPIC}/unload", self.unload)
-        router.add("POST", f"{TOPIC}/terminate", self.terminate)
-        router.add("POST", f"{TOPIC}/terminate/partitions", self.terminate_partitions)
-        router.add("DELETE", f"{TOPIC}/truncate", self.truncate)
+        router.add("PUT", f"{TOPIC}/unload", self.unload, walks="partitions", joins=True)
+        router.add("POST", f"{TOPIC}/terminate", self.terminate, walks="subscriptions")
+        router.add(
+            "POST", f"{TOPIC}/terminate/partitions", self.terminate_partitions, walks="partitions", joins=True
+        )
+        router.add("DELETE", f"{TOPIC}/truncate", self.truncate, walks="partitions", joins=True)
 
     async def names(self, request: Request) -> Response:
         name = namespace_of(request)

@@ -16,9 +16,9 @@ T = TypeVar("T")
 SLICE_S: Final = 0.001
 PAUSE_S: Final = 0.002
 """About twice as long as a slice."""
-NAMES_MAX: Final = 500
+NAMES_MAX: Final = 200
 """The number of names between two checkpoints, about a millisecond."""
-ROWS_MAX: Final = 50
+ROWS_MAX: Final = 25
 """Rows that take some hundredths of a millisecond each, between two checkpoints."""
 AT_ONCE: Final = 8
 """Items that `for_each` works on: each may take a part of the same turn of the loop."""

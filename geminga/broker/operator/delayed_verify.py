@@ -9,18 +9,19 @@ damage.
 from __future__ import annotations
 
 import importlib
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 import trio
 
+from geminga.broker.flow.slices import Pace
 from geminga.errors import SubscriptionNotFound, TopicNotFound
 from geminga.managed_ledger.cursor.bucket_properties import DELAYED_PREFIX
 from geminga.managed_ledger.cursor.cursor_ledger import Storage
 from geminga.metadata import records
 from geminga.metadata.records import CursorRecord, ManagedLedgerRecord
-from geminga.names import NamespaceName, TopicName
+from geminga.names import NamespaceName, Partitions, TopicName
 
 if TYPE_CHECKING:
     from geminga.broker.topic.rooms import Rooms
@@ -74,24 +75,41 @@ class DelayedVerifier:
         out buckets that are created or deleted meanwhile. Raises TopicNotFound, SubscriptionNotFound before
         the first result.
         """
-        for name in self._named_topics(topic, subscription) if topic is not None else self._all_topics():
+        if topic is not None:
+            names: Iterable[TopicName | None] = await self._named_topics(topic, subscription)
+        else:
+            names = self._topics_of(await self._rooms.namespaces.all_namespaces())
+        for name in names:
             await trio.lowlevel.checkpoint()
-            for one in list(self._named_by(name, subscription)):
+            if name is None:
+                continue
+            named, pace = [], Pace()
+            for one in self._named_by(name, subscription):
+                await pace.row()
+                if one is not None:
+                    named.append(one)
+            for one in named:
                 if (found := await self._look(one)) is not None:
                     yield found
 
-    def _named_topics(self, topic: TopicName, subscription: str | None) -> list[TopicName]:
+    async def _named_topics(self, topic: TopicName, subscription: str | None) -> list[TopicName]:
         partitions = self._topics.catalog.partitions(topic)
-        found = [topic.partition(number) for number in range(partitions)] if partitions else [topic]
-        found = [name for name in found if self._topics.catalog.exists(name)]
+        found, has_subscription, pace = [], False, Pace()
+        for name in Partitions(topic, partitions) if partitions else (topic,):
+            await pace.row()
+            if self._topics.catalog.exists(name):
+                found.append(name)
+                has_subscription |= subscription is None or self._cursor(name, subscription) is not None
         if not found and not partitions:
             raise TopicNotFound(f"Topic {topic} does not exist")
-        if subscription is not None and not any(self._cursor(name, subscription) for name in found):
+        if subscription is not None and not has_subscription:
             raise SubscriptionNotFound(f"Subscription {subscription} of {topic} does not exist")
         return found
 
-    def _all_topics(self) -> Iterator[TopicName]:
-        for namespace in self._rooms.namespaces.each_namespace_of_all():
+    def _topics_of(self, namespaces: Iterable[str]) -> Iterator[TopicName | None]:
+        """None at each namespace: there may be many without topics."""
+        for namespace in namespaces:
+            yield None
             for name in self._topics.catalog.names.plain_names_in(NamespaceName.parse(namespace)):
                 yield TopicName.parse(name)
 
@@ -100,7 +118,8 @@ class DelayedVerifier:
         stored = self._rooms.metadata.get(path)
         return None if stored is None else records.decode(CursorRecord, stored.value, path)
 
-    def _named_by(self, topic: TopicName, subscription: str | None) -> Iterator[_Named]:
+    def _named_by(self, topic: TopicName, subscription: str | None) -> Iterator[_Named | None]:
+        """None after each cursor: there may be many that name nothing."""
         from geminga.tracker.format.stored_bucket import range_of_key
 
         metadata, path = self._rooms.metadata, records.managed_ledger_path(topic)
@@ -116,6 +135,7 @@ class DelayedVerifier:
             owner = records.cursor_of(component)
             if subscription in (None, owner) and (record := self._cursor(topic, owner)) is not None:
                 yield from named(owner, record.properties)
+            yield None
 
     def _is_named(self, one: _Named) -> bool:
         return one in self._named_by(one.topic, one.subscription)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from geminga.broker.delays.topic_delays import precision_ms_of
-from geminga.broker.flow.slices import in_slices
+from geminga.broker.flow.slices import Pace, in_slices
 from geminga.broker.operator import delayed_content
 from geminga.broker.operator.delayed_content import NoSuchBucket, find_bucket
 from geminga.broker.operator.delayed_looks import (
@@ -47,6 +47,7 @@ from geminga.broker.operator.delayed_unread import capacity, holds_back
 from geminga.broker.operator.delayed_verify import DelayedVerifier, VerifiedBucket
 from geminga.chaos.bucket_damage import Damage, damage_bucket
 from geminga.errors import NotAllowed, PeerError, SubscriptionNotFound
+from geminga.names import Partitions
 from geminga.position import Position
 
 if TYPE_CHECKING:
@@ -91,9 +92,11 @@ class DelayedOperator:
             loaded = await self._topics.get(topic, create=False)
             return [Looked(loaded, loaded.subscription(name), None)]
         found = []
-        for number in range(partitions):
-            if self._topics.catalog.exists(topic.partition(number)):
-                loaded = await self._topics.get(topic.partition(number), create=False)
+        pace = Pace()
+        for number, part in enumerate(Partitions(topic, partitions)):
+            await pace.row()
+            if self._topics.catalog.exists(part):
+                loaded = await self._topics.get(part, create=False)
                 if name in loaded.subscriptions:
                     found.append(Looked(loaded, loaded.subscription(name), number))
         if not found:

@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from geminga.broker.flow.slices import Pace, sorted_names
 from geminga.broker.policies.bundles import BUNDLES_DEFAULT, bundle_boundaries, bundle_count
 from geminga.broker.policies.documents import CLUSTERS
 from geminga.broker.policies.records import check_created
@@ -165,17 +166,26 @@ class Namespaces:
         children = self._metadata.each_child(records.namespaces_path(tenant))
         return (f"{tenant}/{decode_name(name)}" for name in children)
 
-    def each_namespace_of_all(self) -> Iterator[str]:
+    async def all_namespaces(self) -> list[str]:
+        """Sorted."""
+        found: list[str] = []
+        pace = Pace()
         for tenant in self.each_tenant():
+            await pace.row()
             with contextlib.suppress(TenantNotFound):  # deleted meanwhile
-                yield from self.each_namespace(tenant)
+                for name in self.each_namespace(tenant):
+                    found.append(name)
+                    await pace.row()
+        return await sorted_names(found)
 
-    def each_record(self) -> Iterator[NamespaceRecord]:
-        """The stored record of every namespace, as `each_tenant`."""
-        for text in self.each_namespace_of_all():
+    async def look_at_all(self, look: Callable[[str, dict[str, Any]], None]) -> None:
+        """Call `look` with the name and the own policies of every namespace, in the order of the names."""
+        pace = Pace()
+        for text in await self.all_namespaces():
+            await pace.row()
             tenant, _, local = text.partition("/")
             with contextlib.suppress(NamespaceNotFound):
-                yield self.record(NamespaceName(tenant, local))
+                look(text, self.record(NamespaceName(tenant, local)).policies)
 
     def record(self, name: NamespaceName) -> NamespaceRecord:
         """The stored record. Raises `NamespaceNotFound`."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from geminga.broker.flow.slices import Pace
 from geminga.broker.topic.inactivity import IdleDeletions, expire_subscriptions, is_to_go
 from geminga.broker.topic.upkeep import enforce_quotas, expire, trim, upkeep_deduplication
 from geminga.errors import GemingaError
@@ -57,8 +58,10 @@ class Checks:
         async with self._running:
             self._put_off()
             try:
+                pace = Pace()
                 # A copy: topics are loaded and closed while a round waits for a disk.
                 for topic in tuple(self._loaded.values()):
+                    await pace.row()
                     if not topic.closing:
                         try:
                             await self._work(topic)
@@ -119,14 +122,16 @@ class Rounds:
 
     async def _measure_rates(self) -> None:
         # By the measured time, not the configured one: a busy loop wakes this task late, and rates would be
-        # too high.
+        # too high. From beginning to beginning: each topic has its turn about as long after that.
+        began_s = trio.current_time()
         while True:
-            started_s = trio.current_time()
             await trio.sleep(self._rooms.settings.rates_interval_s)
-            rooms, elapsed_s = self._rooms, trio.current_time() - started_s
-            rooms.figures.measure(elapsed_s, rooms.bookie, rooms.tail_cache)
+            rooms, before_s, began_s = self._rooms, began_s, trio.current_time()
+            rooms.figures.measure(began_s - before_s, rooms.bookie, rooms.tail_cache)
+            pace = Pace()
             for topic in tuple(self._loaded.values()):
-                topic.measure(trio.current_time() - started_s)
+                topic.measure(began_s - before_s)
+                await pace.row()
 
     async def _watch_writes(self, timeout_s: float) -> None:
         """Fail producers whose entries are not durable in time."""
@@ -137,8 +142,10 @@ class Rounds:
             await trio.sleep(min(1.0, timeout_s / 4))
             if memory.pending_bytes:
                 accepted_before_s = clock.monotonic_s() - timeout_s
+                pace = Pace()
                 for topic in tuple(self._loaded.values()):
                     topic.publishing.fail_overdue(accepted_before_s)
+                    await pace.row()
 
     async def _delete_if_idle(self, topic: Topic, deletions: IdleDeletions) -> None:
         if is_to_go(topic):

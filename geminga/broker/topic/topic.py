@@ -12,6 +12,7 @@ from geminga.broker.delays.settings import DelayPolicy
 from geminga.broker.delays.topic_delays import TopicDelays
 from geminga.broker.dispatch.consumer import Consumer
 from geminga.broker.dispatch.rate import DispatchLimit, dispatch_limit
+from geminga.broker.flow.slices import Pace
 from geminga.broker.subscription.subscription import Subscription, SubscriptionSettings
 from geminga.broker.topic.backlog_quota import BacklogQuotas
 from geminga.broker.topic.compaction_cursor import CompactionCursor
@@ -158,9 +159,11 @@ class Topic:
         await self.dedup.start()
         await self.delays.start(self.tasks)
         self.dedup.run_in(self.tasks)
-        for name, cursor in self.ledger.cursors.items():
+        pace = Pace()
+        for name, cursor in tuple(self.ledger.cursors.items()):
             if not cursor.is_system:
                 self._add_subscription(name, cursor)
+            await pace.row()
         self.ledger.run_in(self.tasks)
 
     async def close(self) -> None:
@@ -185,8 +188,10 @@ class Topic:
         self.publishing.close()
         try:
             self.disconnect_producers()
+            pace = Pace()
             for subscription in tuple(self.subscriptions.values()):
                 await subscription.close()
+                await pace.row()
             await self.delays.close()
             await self.dedup.close()
             await finish()

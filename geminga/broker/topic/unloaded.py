@@ -97,7 +97,7 @@ class UnloadedTopics:
     async def run(self) -> None:
         """Read what there is, and what changes, until cancelled. Run it once both ports answer."""
         pace = _Pace()
-        for namespace in self._rooms.namespaces.all_namespaces():
+        for namespace in await self._rooms.namespaces.all_namespaces():
             for name in self._names.each_stored_name_in(NamespaceName.parse(namespace)):
                 if name not in self._loaded:
                     self.changed(name)

@@ -59,8 +59,8 @@ class BrokerStatsRoutes:
     def add_to(self, router: Router) -> None:
         router.add("GET", f"{ROOT}/metrics", self.metrics)
         router.add("GET", f"{ROOT}/mbeans", self.mbeans)
-        router.add("GET", f"{ROOT}/topics", self.topics)
-        router.add("GET", f"{ROOT}/load-report", self.load_report)
+        router.add("GET", f"{ROOT}/topics", self.topics, walks="topics")
+        router.add("GET", f"{ROOT}/load-report", self.load_report, walks="topics")
         router.add("GET", f"{ROOT}/bookieops", self.bookie_operations)
         router.add("GET", f"{ROOT}/allocator-stats/{{allocator}}", self.allocator)
         resources = f"{ROOT}/broker-resource-availability/{{tenant}}/{{namespace}}"

@@ -19,7 +19,6 @@ from geminga.admin.routes.addresses import Addresses
 from geminga.admin.routes.effect import without_effect
 from geminga.admin.view.broker import BrokerIdentity
 from geminga.admin.view.process import ProcessView
-from geminga.broker.flow.slices import sorted_names
 from geminga.broker.operator.dynamic_configuration import DynamicConfiguration
 from geminga.broker.policies.bundles import WHOLE_RANGE
 from geminga.broker.policies.namespaces import Namespaces
@@ -54,11 +53,16 @@ class BrokerRoutes:
         router.add("GET", brokers, self.brokers)
         router.add("GET", f"{brokers}/{{cluster}}", self.brokers)
         router.add("GET", f"{brokers}/leaderBroker", self.leader)
-        router.add("GET", f"{brokers}/{{cluster}}/{{broker}}/ownedNamespaces", self.owned_namespaces)
+        router.add(
+            "GET",
+            f"{brokers}/{{cluster}}/{{broker}}/ownedNamespaces",
+            self.owned_namespaces,
+            walks="namespaces",
+        )
         router.add("GET", f"{brokers}/configuration", self.dynamic_configuration)
         router.add("GET", f"{brokers}/configuration/values", self.dynamic_values)
-        router.add("POST", f"{brokers}/configuration/{{name}}/{{value}}", self.set_dynamic)
-        router.add("DELETE", f"{brokers}/configuration/{{name}}", self.unset_dynamic)
+        router.add("POST", f"{brokers}/configuration/{{name}}/{{value}}", self.set_dynamic, walks="topics")
+        router.add("DELETE", f"{brokers}/configuration/{{name}}", self.unset_dynamic, walks="topics")
         router.add("GET", f"{brokers}/backlog-quota-check", self.check_quotas)
         router.add("POST", f"{brokers}/shutdown", self.shutdown)
         router.add("GET", f"{brokers}/configuration/runtime", self.runtime_configuration)
@@ -99,7 +103,7 @@ class BrokerRoutes:
         if request.parameters["broker"] != Addresses(self._broker, request.local_host).broker:
             raise NotFound("Broker is not active")
         owned = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
-        names = await sorted_names(self._namespaces.each_namespace_of_all())
+        names = await self._namespaces.all_namespaces()
         shown = msgspec.json.encode(owned)
         fields = (msgspec.json.encode(f"{name}/{WHOLE_RANGE}") + b":" + shown for name in names)
         return streamed_json(in_parts(json_object(fields)))

@@ -73,7 +73,7 @@ class ClusterRoutes:
         router.add("GET", ROOT, self.get)
         router.add("PUT", ROOT, self.create)
         router.add("POST", ROOT, self.update)
-        router.add("DELETE", ROOT, self.delete)
+        router.add("DELETE", ROOT, self.delete, walks="tenants")
         router.add("GET", f"{ROOT}/peers", self.peers)
         router.add("POST", f"{ROOT}/peers", self.set_peers)
         router.add("GET", f"{ROOT}/migrate", self.migration)

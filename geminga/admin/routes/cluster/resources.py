@@ -18,7 +18,6 @@ from geminga.admin.routes.addresses import Addresses
 from geminga.admin.routes.effect import without_effect
 from geminga.admin.routes.names import namespace_of
 from geminga.admin.view.broker import BrokerIdentity
-from geminga.broker.flow.slices import Pace
 from geminga.broker.policies.bundles import bundle_range
 from geminga.broker.policies.documents import (
     ABSENT,
@@ -58,7 +57,7 @@ class ResourceRoutes:
         router.add("GET", "/admin/v2/resourcegroups", self.groups)
         router.add("GET", GROUP, self.group)
         router.add("PUT", GROUP, self.set_group)
-        router.add("DELETE", GROUP, self.delete_group)
+        router.add("DELETE", GROUP, self.delete_group, walks="namespaces")
         router.add("GET", QUOTAS, self.default_quota)
         router.add("POST", QUOTAS, self.set_default_quota)
         router.add("GET", QUOTA, self.quota)
@@ -103,11 +102,12 @@ class ResourceRoutes:
     async def delete_group(self, request: Request) -> Response:
         self._group(request)
         name = request.parameters["group"]
-        pace = Pace()
-        for namespace in self._namespaces.each_record():
-            await pace.row()
-            if namespace.policies.get("resource_group_name") == name:
+
+        def look(namespace: str, policies: dict[str, Any]) -> None:
+            if policies.get("resource_group_name") == name:
                 raise PolicyInvalid("ResourceGroup is in use")
+
+        await self._namespaces.look_at_all(look)
         await self._documents.delete(RESOURCE_GROUPS, name)
         return NO_CONTENT
 

@@ -30,7 +30,7 @@ class ClockRoutes:
         self._gate = OperatorGate(process)
 
     def add_to(self, router: Router) -> None:
-        router.add("GET", "/geminga/clock", self.report)
+        router.add("GET", "/geminga/clock", self.report, walks="topics")
         router.add("POST", "/geminga/clock", self.advance)
 
     async def report(self, request: Request) -> Response:

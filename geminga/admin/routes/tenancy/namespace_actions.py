@@ -34,13 +34,21 @@ class NamespaceActionRoutes:
 
     def add_to(self, router: Router) -> None:
         for path in (PATH, BUNDLE):
-            router.add("PUT", f"{path}/unload", self.unload)
-            router.add("POST", f"{path}/clearBacklog", self.clear_backlog)
-            router.add("POST", f"{path}/clearBacklog/{{subscription}}", self.clear_backlog)
-            router.add("POST", f"{path}/unsubscribe/{{subscription}}", self.unsubscribe)
-        router.add("PUT", f"{BUNDLE}/split", self.split)
-        router.add("GET", f"{BUNDLE}/topicHashPositions", self.hash_positions)
-        router.add("DELETE", BUNDLE, self.delete_bundle)
+            router.add("PUT", f"{path}/unload", self.unload, walks="topics", joins=True)
+            router.add("POST", f"{path}/clearBacklog", self.clear_backlog, walks="topics", joins=True)
+            router.add(
+                "POST",
+                f"{path}/clearBacklog/{{subscription}}",
+                self.clear_backlog,
+                walks="topics",
+                joins=True,
+            )
+            router.add(
+                "POST", f"{path}/unsubscribe/{{subscription}}", self.unsubscribe, walks="topics", joins=True
+            )
+        router.add("PUT", f"{BUNDLE}/split", self.split, walks="topics")
+        router.add("GET", f"{BUNDLE}/topicHashPositions", self.hash_positions, walks="topics")
+        router.add("DELETE", BUNDLE, self.delete_bundle, walks="topics")
         router.add("GET", f"{PATH}/scanOffloadedLedgers", self.offloaded)
 
     async def _names(self, request: Request) -> list[str]:

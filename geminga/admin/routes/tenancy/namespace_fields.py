@@ -18,12 +18,10 @@ from geminga.admin.http.router import (
 from geminga.admin.http.streaming import json_list
 from geminga.admin.routes.effect import without_effect
 from geminga.admin.routes.names import namespace_of
-from geminga.broker.flow.slices import Pace
 from geminga.broker.policies import permissions
 from geminga.broker.policies.documents import ABSENT, RESOURCE_GROUPS, Documents
 from geminga.broker.policies.namespaces import LOCAL, ClusterForbidden, ClusterNotAllowed, Namespaces
 from geminga.broker.policies.values import PolicyInvalid
-from geminga.errors import GemingaError
 from geminga.names import NamespaceName, TopicName
 
 PATH = "/admin/v2/namespaces/{tenant}/{namespace}"
@@ -41,34 +39,57 @@ class NamespaceFieldRoutes:
 
     def add_to(self, router: Router) -> None:
         router.add("GET", f"{PATH}/properties", self.properties)
-        router.add("PUT", f"{PATH}/properties", self.set_properties)
-        router.add("DELETE", f"{PATH}/properties", self.clear_properties)
+        router.add("PUT", f"{PATH}/properties", self.set_properties, walks="topics")
+        router.add("DELETE", f"{PATH}/properties", self.clear_properties, walks="topics")
         router.add("GET", f"{PATH}/property/{{key}}", self.property)
-        router.add("PUT", f"{PATH}/property/{{key}}/{{value}}", self.set_property)
-        router.add("DELETE", f"{PATH}/property/{{key}}", self.remove_property)
+        router.add("PUT", f"{PATH}/property/{{key}}/{{value}}", self.set_property, walks="topics")
+        router.add("DELETE", f"{PATH}/property/{{key}}", self.remove_property, walks="topics")
         router.add("GET", f"{PATH}/permissions", self.permissions)
-        router.add("POST", f"{PATH}/permissions/{{role}}", self.grant)
-        router.add("DELETE", f"{PATH}/permissions/{{role}}", self.revoke)
+        router.add("POST", f"{PATH}/permissions/{{role}}", self.grant, walks="topics")
+        router.add("DELETE", f"{PATH}/permissions/{{role}}", self.revoke, walks="topics")
         router.add("GET", f"{PATH}/permissions/subscription", self.subscription_permissions)
-        router.add("POST", f"{PATH}/permissions/subscription/{{subscription}}", self.grant_on_subscription)
-        router.add("DELETE", f"{PATH}/permissions/{{subscription}}/{{role}}", self.revoke_on_subscription)
-        router.add("POST", "/admin/v2/namespaces/grantPermissionsOnTopics", self.grant_on_topics)
-        router.add("POST", "/admin/v2/namespaces/revokePermissionsOnTopics", self.revoke_on_topics)
+        router.add(
+            "POST",
+            f"{PATH}/permissions/subscription/{{subscription}}",
+            self.grant_on_subscription,
+            walks="topics",
+        )
+        router.add(
+            "DELETE",
+            f"{PATH}/permissions/{{subscription}}/{{role}}",
+            self.revoke_on_subscription,
+            walks="topics",
+        )
+        router.add(
+            "POST", "/admin/v2/namespaces/grantPermissionsOnTopics", self.grant_on_topics, walks="topics"
+        )
+        router.add(
+            "POST", "/admin/v2/namespaces/revokePermissionsOnTopics", self.revoke_on_topics, walks="topics"
+        )
         router.add("GET", f"{PATH}/replication", self.replication)
-        router.add("POST", f"{PATH}/replication", self.set_replication)
+        router.add("POST", f"{PATH}/replication", self.set_replication, walks="topics")
         router.add("GET", f"{PATH}/allowedClusters", self.allowed_clusters)
-        router.add("POST", f"{PATH}/allowedClusters", self.set_allowed_clusters)
+        router.add("POST", f"{PATH}/allowedClusters", self.set_allowed_clusters, walks="topics")
         router.add("GET", f"{PATH}/resourcegroup", self.resource_group)
-        router.add("POST", f"{PATH}/resourcegroup/{{resourcegroup}}", self.set_resource_group)
-        router.add("DELETE", f"{PATH}/resourcegroup", self.remove_resource_group)
+        router.add("POST", f"{PATH}/resourcegroup/{{resourcegroup}}", self.set_resource_group, walks="topics")
+        router.add("DELETE", f"{PATH}/resourcegroup", self.remove_resource_group, walks="topics")
         router.add("GET", f"{PATH}/antiAffinity", self.anti_affinity)
-        router.add("POST", f"{PATH}/antiAffinity", self.set_anti_affinity)
-        router.add("DELETE", f"{PATH}/antiAffinity", self.remove_anti_affinity)
-        router.add("GET", "/admin/v2/namespaces/{cluster}/antiAffinity/{group}", self.of_group)
-        router.add("GET", "/admin/namespaces/{cluster}/antiAffinity/{group}", self.of_group_for_java)
+        router.add("POST", f"{PATH}/antiAffinity", self.set_anti_affinity, walks="topics")
+        router.add("DELETE", f"{PATH}/antiAffinity", self.remove_anti_affinity, walks="topics")
+        router.add(
+            "GET", "/admin/v2/namespaces/{cluster}/antiAffinity/{group}", self.of_group, walks="namespaces"
+        )
+        router.add(
+            "GET",
+            "/admin/namespaces/{cluster}/antiAffinity/{group}",
+            self.of_group_for_java,
+            walks="namespaces",
+        )
         router.add("GET", f"{PATH}/persistence/bookieAffinity", self.bookie_affinity)
-        router.add("POST", f"{PATH}/persistence/bookieAffinity", self.set_bookie_affinity)
-        router.add("DELETE", f"{PATH}/persistence/bookieAffinity", self.remove_bookie_affinity)
+        router.add("POST", f"{PATH}/persistence/bookieAffinity", self.set_bookie_affinity, walks="topics")
+        router.add(
+            "DELETE", f"{PATH}/persistence/bookieAffinity", self.remove_bookie_affinity, walks="topics"
+        )
 
     def _policies(self, request: Request) -> Policies:
         """All that was set. Raises `NamespaceNotFound`."""
@@ -276,17 +297,13 @@ class NamespaceFieldRoutes:
     async def of_group_for_java(self, request: Request) -> Response:
         """The same, at the path of version 1: the Java client asks there, and calls the tenant a property."""
         group, found = request.parameters["group"], []
-        pace = Pace()
-        for text in self._namespaces.each_namespace_of_all():
-            await pace.row()
-            tenant, _, local = text.partition("/")
-            try:
-                policies = self._namespaces.record(NamespaceName(tenant, local)).policies
-            except GemingaError:
-                continue
+
+        def look(namespace: str, policies: dict[str, Any]) -> None:
             if (policies.get(LOCAL) or {}).get(ANTI_AFFINITY) == group:
-                found.append(text)
-        return streamed_json(json_list(sorted(found)))
+                found.append(namespace)
+
+        await self._namespaces.look_at_all(look)
+        return streamed_json(json_list(found))
 
     async def bookie_affinity(self, request: Request) -> Response:
         local = self._local(request)

@@ -29,11 +29,11 @@ class NamespaceRoutes:
 
     def add_to(self, router: Router) -> None:
         path = "/admin/v2/namespaces/{tenant}/{namespace}"
-        router.add("GET", "/admin/v2/namespaces/{tenant}", self.names)
+        router.add("GET", "/admin/v2/namespaces/{tenant}", self.names, walks="namespaces")
         router.add("GET", path, self.policies)
         router.add("PUT", path, self.create)
         router.add("DELETE", path, self.delete)
-        router.add("GET", f"{path}/topics", self.topics)
+        router.add("GET", f"{path}/topics", self.topics, walks="topics")
         router.add("GET", f"{path}/bundles", self.bundles)
 
     async def names(self, request: Request) -> Response:

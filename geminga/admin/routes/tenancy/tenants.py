@@ -29,7 +29,7 @@ class TenantRoutes:
         self._namespaces = namespaces
 
     def add_to(self, router: Router) -> None:
-        router.add("GET", "/admin/v2/tenants", self.names)
+        router.add("GET", "/admin/v2/tenants", self.names, walks="tenants")
         router.add("GET", "/admin/v2/tenants/{tenant}", self.get)
         router.add("PUT", "/admin/v2/tenants/{tenant}", self.create)
         router.add("POST", "/admin/v2/tenants/{tenant}", self.update)

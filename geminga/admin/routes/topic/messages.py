@@ -37,10 +37,10 @@ class MessageRoutes:
         router.add("GET", f"{SUBSCRIPTION}/position/{{number}}", self.peek)
         router.add("GET", f"{TOPIC}/ledger/{{ledger}}/entry/{{entry}}", self.by_id)
         router.add("GET", f"{TOPIC}/examinemessage", self.examine)
-        router.add("GET", f"{TOPIC}/messageid/{{timestamp}}", self.id_by_time)
+        router.add("GET", f"{TOPIC}/messageid/{{timestamp}}", self.id_by_time, walks="messages")
         router.add("GET", f"{TOPIC}/lastMessageId", self.last_id)
         router.add("PUT", f"{TOPIC}/backlogSize", self.backlog_size)
-        router.add("POST", f"{SUBSCRIPTION}/analyzeBacklog", self.analyze)
+        router.add("POST", f"{SUBSCRIPTION}/analyzeBacklog", self.analyze, walks="messages")
 
     def _topic(self, request: Request, refusal: str) -> TopicName:
         """Not a partitioned one. Raises `NotAllowed`, `TopicNotFound`."""

@@ -23,8 +23,8 @@ class TopicPermissionRoutes:
 
     def add_to(self, router: Router) -> None:
         router.add("GET", f"{TOPIC}/permissions", self.permissions)
-        router.add("POST", f"{TOPIC}/permissions/{{role}}", self.grant)
-        router.add("DELETE", f"{TOPIC}/permissions/{{role}}", self.revoke)
+        router.add("POST", f"{TOPIC}/permissions/{{role}}", self.grant, walks="topics")
+        router.add("DELETE", f"{TOPIC}/permissions/{{role}}", self.revoke, walks="topics")
 
     def _topic(self, request: Request) -> TopicName:
         """Raises `TopicNotFound`."""

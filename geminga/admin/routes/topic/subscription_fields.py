@@ -34,13 +34,15 @@ class SubscriptionFieldRoutes:
         self._subscriptions = subscriptions
 
     def add_to(self, router: Router) -> None:
-        router.add("GET", f"{SUBSCRIPTION}/properties", self.properties)
-        router.add("PUT", f"{SUBSCRIPTION}/properties", self.set_properties)
-        router.add("GET", f"{SUBSCRIPTION}/replicatedSubscriptionStatus", self.replicated)
-        router.add("POST", f"{SUBSCRIPTION}/replicatedSubscriptionStatus", self.set_replicated)
+        router.add("GET", f"{SUBSCRIPTION}/properties", self.properties, walks="partitions")
+        router.add("PUT", f"{SUBSCRIPTION}/properties", self.set_properties, walks="partitions")
+        router.add("GET", f"{SUBSCRIPTION}/replicatedSubscriptionStatus", self.replicated, walks="partitions")
+        router.add(
+            "POST", f"{SUBSCRIPTION}/replicatedSubscriptionStatus", self.set_replicated, walks="partitions"
+        )
         router.add("GET", f"{TOPIC}/{{subscription}}/dispatchRate", self.rate)
-        router.add("POST", f"{TOPIC}/{{subscription}}/dispatchRate", self.set_rate)
-        router.add("DELETE", f"{TOPIC}/{{subscription}}/dispatchRate", self.remove_rate)
+        router.add("POST", f"{TOPIC}/{{subscription}}/dispatchRate", self.set_rate, walks="partitions")
+        router.add("DELETE", f"{TOPIC}/{{subscription}}/dispatchRate", self.remove_rate, walks="partitions")
 
     async def _parts(self, request: Request) -> list[TopicName]:
         """Those that have the subscription. Raises `SubscriptionNotFound` if none has."""

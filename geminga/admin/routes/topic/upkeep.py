@@ -43,13 +43,15 @@ class TopicUpkeepRoutes:
     def add_to(self, router: Router) -> None:
         router.add("PUT", f"{TOPIC}/properties", self.set_properties)
         router.add("DELETE", f"{TOPIC}/properties", self.remove_property)
-        router.add("POST", f"{TOPIC}/createMissedPartitions", self.create_missed)
-        router.add("POST", f"{TOPIC}/trim", self.trim)
+        router.add(
+            "POST", f"{TOPIC}/createMissedPartitions", self.create_missed, walks="partitions", joins=True
+        )
+        router.add("POST", f"{TOPIC}/trim", self.trim, walks="partitions", joins=True)
         router.add("GET", f"{TOPIC}/compaction", self.compaction)
-        router.add("PUT", f"{TOPIC}/compaction", self.compact)
+        router.add("PUT", f"{TOPIC}/compaction", self.compact, walks="partitions", joins=True)
         router.add("GET", f"{TOPIC}/offload", self.offloaded)
         router.add("PUT", f"{TOPIC}/offload", self.offload)
-        router.add("GET", f"{TOPIC}/internal-info", self.internal_info)
+        router.add("GET", f"{TOPIC}/internal-info", self.internal_info, walks="partitions")
 
     # -- properties ------------------------------------------------------------------------------------------
 
