@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from geminga.admin.http.body_memory import BodyMemory
 from geminga.bookie.running.bookie import Bookie
 from geminga.broker.flow.statistics import MemoryPart, MemoryShare, MemoryStatistics
 from geminga.broker.topic.rooms import Rooms
@@ -44,6 +45,8 @@ class MemoryMeter:
         self._block_cache = block_cache
         self._databases = databases
         self._topics = topics
+        self.bodies = BodyMemory()
+        """Those of the admin port."""
         self._start_bytes = self._start_buffer_bytes = self._resident_at_start = 0
 
     def started(self) -> None:
@@ -97,6 +100,11 @@ class MemoryMeter:
                 f"about, for {len(loaded)} loaded ones with {subscriptions} subscriptions",
             ),
             MemoryShare("delayed", delayed_bytes, "indexes of delayed messages"),
+            MemoryShare(
+                "http",
+                self.bodies.held_bytes + self.bodies.sending_bytes,
+                "requests and answers of the admin port that wait for their clients",
+            ),
             MemoryShare(
                 "rocksdb",
                 max(0, buffer_bytes - self._start_buffer_bytes),

@@ -462,7 +462,6 @@ async def _listen(
     ready: Callable[[Addresses], None],
 ) -> None:
     from geminga.admin.api.late import LateRouter
-    from geminga.admin.http.body_memory import BodyMemory
     from geminga.admin.http.connection import serve_http
     from geminga.admin.http.own_host import OwnHost
 
@@ -481,7 +480,7 @@ async def _listen(
     async def serve_binary(sock: socket.socket, visit: Visit) -> None:
         await connections.serve(sock, visit.busy)
 
-    router, names, bodies = LateRouter(view), host_names(config), BodyMemory()
+    router, names, bodies = LateRouter(view), host_names(config), memory.bodies
 
     web: list[tuple[socket.socket, Handler]] = []
     for sock in doors.web:

@@ -1,4 +1,4 @@
-"""A bound on what the bodies of all requests under way take together. Pure."""
+"""What the bodies of all requests and answers under way take together, and a bound for requests. Pure."""
 
 from __future__ import annotations
 
@@ -21,10 +21,13 @@ class TooManyBodies(PeerError):
 
 
 class BodyMemory:
-    """What is counted for all bodies that are read, or being answered, on one port."""
+    """What is counted for all bodies that are read, being answered, or sent, on one port."""
 
     def __init__(self) -> None:
         self.held_bytes = 0
+        """Of requests, beyond each one's own share."""
+        self.sending_bytes = 0
+        """Of answers, or parts of them, that wait until their peer takes them."""
 
     def hold(self, before_bytes: int, size_bytes: int) -> None:
         """A body grows from one size to another. Raises `TooManyBodies`; then nothing is counted."""

@@ -320,7 +320,9 @@ class _Connection:
             await self._send(out)
             part = b"" if head is not None and head.method == b"HEAD" else response.body
             while part:
-                await self._send(self._http.send(h11.Data(data=part)))
+                out = self._http.send(h11.Data(data=part))
+                part = b""  # one copy of a part waits for its peer, not two
+                await self._send(out)
                 try:
                     part = await anext(parts, b"")
                 except GemingaError as error:
@@ -360,8 +362,12 @@ class _Connection:
     async def _send(self, data: bytes | None) -> None:
         if not data:
             return
-        with trio.move_on_after(WRITE_SECONDS) as slow:
-            await self._stream.send_all(data)
+        self._bodies.sending_bytes += len(data)
+        try:
+            with trio.move_on_after(WRITE_SECONDS) as slow:
+                await self._stream.send_all(data)
+        finally:
+            self._bodies.sending_bytes -= len(data)
         if slow.cancelled_caught:
             raise trio.BrokenResourceError("the peer does not read its answer")
 

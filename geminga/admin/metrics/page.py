@@ -16,12 +16,16 @@ from typing import Final
 import trio
 
 from geminga.admin.metrics.figures import Figure
+from geminga.allocation import return_free_memory
 from geminga.errors import ServiceNotReady
 from geminga.limits import KIB, MIB
 
 HELD_BYTES_MAX: Final = 8 * MIB
 """Bound on the finished pages that are still being sent, not counting the newest."""
-PART_BYTES_MAX: Final = 256 * KIB
+PART_BYTES_MAX: Final = 32 * KIB
+"""Of text, for a reader without gzip: each one that is slow holds such a part and its decompressor."""
+CROWD: Final = 16
+"""So many readers at once leave free memory behind that is worth to be returned."""
 THREAD_BYTES_MIN: Final = 512 * KIB
 """So much text is compressed at once, in a thread..."""
 INLINE_BYTES_MAX: Final = 64 * KIB
@@ -108,6 +112,8 @@ class Pages:
         """Scrapes, since the start."""
         self._begun = 0
         self._abandoned = 0
+        self._readers = self._readers_most = 0
+        """Now, and the most since there was none."""
 
     def figures(self) -> Iterator[Figure]:
         """Since the start."""
@@ -129,6 +135,8 @@ class Pages:
         self.asked += 1
         page = self._join(open_metrics)
         page.readers += 1
+        self._readers += 1
+        self._readers_most = max(self._readers_most, self._readers)
         try:
             while not page.is_whole:
                 async with page.drawing:
@@ -143,6 +151,11 @@ class Pages:
             page.readers -= 1
             if not page.readers:
                 self._let_go(page)
+            self._readers -= 1
+            if not self._readers:
+                if self._readers_most >= CROWD:
+                    return_free_memory()
+                self._readers_most = 0
 
     def _join(self, open_metrics: bool) -> _Page:
         for page in reversed(self._pages):

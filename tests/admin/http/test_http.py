@@ -231,7 +231,7 @@ async def test_one_byte_at_a_time_is_the_same(connect: Connect) -> None:
 
 
 async def test_all_but_answering_is_idle(
-    connect: Connect, router: Router, admission: Admission, autojump_clock: MockClock
+    connect: Connect, router: Router, admission: Admission, autojump_clock: MockClock, bodies: BodyMemory
 ) -> None:
     """Waiting for a request, half of one, half of a body, and an answer that is not read."""
     asked, answer = trio.Event(), trio.Event()
@@ -263,8 +263,10 @@ async def test_all_but_answering_is_idle(
         assert admission.closed_for_others == number + 1
     answer.set()
     await trio.testing.wait_all_tasks_blocked()
+    assert bodies.sending_bytes > 50_000_000
     admission.close_longest_idle()
     await trio.testing.wait_all_tasks_blocked()
+    assert bodies.sending_bytes == 0
     assert admission.open == 0, "who does not read its answer is idle as well"
     await answered.aclose()
 

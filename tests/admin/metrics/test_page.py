@@ -183,3 +183,28 @@ async def test_scrapes_of_two_formats_at_once_get_a_page_each() -> None:
         for open_metrics in (False, True):
             nursery.start_soon(scrape, open_metrics)
     assert found == {False: "plain\n" * SLICES, True: "open\n" * SLICES}
+
+
+async def test_a_crowd_of_slow_readers_holds_little_and_its_memory_is_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    returned: list[int] = []
+    monkeypatch.setattr(page_module, "return_free_memory", lambda: returned.append(1))
+    pages = Pages(lambda open_metrics: iter(["x" * 100_000] * 20))
+
+    async def read_by(readers: int) -> set[int]:
+        """They all read in step; returns the lengths of the parts of text."""
+        lengths: set[int] = set()
+        started = [pages.read(gzip=False) for _ in range(readers)]
+        while parts := [await anext(one, b"") for one in started]:
+            if not any(parts):
+                break
+            lengths |= set(map(len, parts))
+        return lengths
+
+    assert max(await read_by(page_module.CROWD - 1)) <= 32 << 10
+    assert returned == []
+    await read_by(page_module.CROWD)
+    assert returned == [1]
+    await read_by(1)
+    assert returned == [1]
