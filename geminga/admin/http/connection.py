@@ -381,11 +381,22 @@ def _address(sock: trio.socket.SocketType) -> str:
 
 
 def _accepts_gzip(head: h11.Request) -> bool:
-    for name, value in head.headers:
-        if name == b"accept-encoding":
-            codings = [coding.strip() for coding in value.lower().split(b",")]
-            return any(c == b"gzip" or (c.startswith(b"gzip;") and b"q=0" not in c) for c in codings)
-    return False
+    """By RFC 9110, 12.5.3: gzip by its name, else as any coding; a weight of 0 refuses it."""
+    accepted: dict[str, bool] = {}
+    for coding in _header(head, b"accept-encoding").lower().split(","):
+        name, *parameters = (part.strip() for part in coding.split(";"))
+        accepted[name] = all(_is_above_zero(text) for text in parameters)
+    return accepted.get("gzip", accepted.get("x-gzip", accepted.get("*", False)))
+
+
+def _is_above_zero(parameter: str) -> bool:
+    name, _, weight = parameter.partition("=")
+    if name.strip() != "q":
+        return True
+    try:
+        return float(weight) > 0
+    except ValueError:
+        return False
 
 
 def _header(head: h11.Request, wanted: bytes) -> str:

@@ -41,8 +41,12 @@ def router() -> Router:
     async def bug(request: Request) -> Response:
         raise KeyError("a bug")
 
+    async def packs(request: Request) -> Response:
+        return json_response(request.accepts_gzip)
+
     for method in ("GET", "PUT", "POST"):
         made.add(method, "/echo", echo)
+    made.add("GET", "/packs", packs)
     made.add("POST", "/large", echo_of_large, large_body=True)
     made.add("DELETE", "/empty", empty)
     made.add("GET", "/busy", busy)
@@ -329,3 +333,35 @@ async def test_a_route_may_take_a_large_body_one_at_a_time(connect: Connect, rou
     assert not router.has_large_body
     answer = await exchange(connect(), posting(b"/large", large) + bytes(large))
     assert status_of(answer) == 200
+
+
+@pytest.mark.parametrize(
+    ("accepted", "packs"),
+    [
+        ("gzip", True),
+        ("deflate, GZIP", True),
+        ("gzip;q=0.9", True),
+        ("gzip; q=0.001, br;q=1", True),
+        ("gzip;q=1.0,deflate;q=0", True),
+        ("*", True),
+        ("br, *;q=0.1", True),
+        ("gzip;q=0", False),
+        ("gzip; q=0.0", False),
+        ("gzip;q=0.000, *", False),
+        ("*;q=0", False),
+        ("*;q=0, gzip", True),
+        ("gzip;q=much", False),
+        ("identity", False),
+        ("", False),
+    ],
+)
+async def test_the_weight_of_gzip_decides(connect: Connect, accepted: str, packs: bool) -> None:
+    head = b"GET /packs HTTP/1.1\r\n" + HOST + f"Accept-Encoding: {accepted}\r\n\r\n".encode()
+    answer = await exchange(connect(), head)
+    assert answer.partition(b"\r\n\r\n")[2] == (b"true" if packs else b"false")
+
+
+async def test_accept_encoding_may_be_on_two_lines(connect: Connect) -> None:
+    lines = b"Accept-Encoding: br\r\nAccept-Encoding: gzip;q=0.5\r\n\r\n"
+    answer = await exchange(connect(), b"GET /packs HTTP/1.1\r\n" + HOST + lines)
+    assert answer.endswith(b"true")
