@@ -403,7 +403,8 @@ def test_names_that_are_not_utf_8_are_refused_in_one_line(tmp_path: Path) -> Non
 def test_what_systems_leave_in_a_directory_does_not_make_it_foreign(tmp_path: Path) -> None:
     data, disk = tmp_path / "data", tmp_path / "disk"
     for directory in (data, disk):
-        (directory / "lost+found").mkdir(parents=True)
+        for name in ("lost+found", ".snapshot/hourly.0", ".zfs/snapshot"):
+            (directory / name).mkdir(parents=True)
         (directory / ".DS_Store").touch()
     settings = {"journalDirectories": str(disk), "ledgerDirectories": str(disk)}
     with BrokerProcess(data, settings=settings) as broker:

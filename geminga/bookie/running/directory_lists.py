@@ -23,9 +23,11 @@ DEFAULT = "bookie"
 COOKIE = "cookie"
 LOCK = "lock"
 """Held by the process that has the directory open."""
-# Without these a fresh ext4 volume would be refused as foreign, which is what volumes of their own look like.
-SYSTEMS_NAMES = frozenset({"lost+found", ".DS_Store"})
-"""Names that an ext4 volume or a Finder window creates; a directory with nothing else counts as empty."""
+# Without these a fresh volume would be refused as foreign, which is what volumes of their own look like.
+SYSTEMS_NAMES = frozenset({"lost+found", ".DS_Store", ".snapshot", ".zfs"})
+"""Names that ext4, a Finder window, snapshots of a file server and ZFS create; a directory with nothing else
+counts as empty.
+"""
 IGNORED = frozenset({COOKIE, f"{COOKIE}.tmp", LOCK, *SYSTEMS_NAMES})
 """Names that may exist in a directory before any file of the bookie."""
 # A file of this name may be anything that an operator has put there; no more of it is read than a cookie has.
