@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from geminga.broker.connection.session import Handler, Session
-from geminga.errors import GemingaError, NamespaceNotFound, TopicNotFound
+from geminga.errors import GemingaError, NamespaceNotFound, TopicNotFound, TransactionsNotServed
 from geminga.names import TopicName
 from geminga.wire import encoder
 from geminga.wire import pulsar_pb2 as pb
+
+COORDINATORS = TopicName.parse("persistent://pulsar/system/transaction_coordinator_assign")
+"""Each partition of this topic stands for a transaction coordinator, in Pulsar."""
 
 
 def lookup(session: Session, command: pb.CommandLookupTopic) -> None:
@@ -14,6 +17,7 @@ def lookup(session: Session, command: pb.CommandLookupTopic) -> None:
     figures, began_s = session.rooms.figures, session.rooms.clock.monotonic_s()
     try:
         name = TopicName.parse(command.topic)
+        _refuse_coordinators(name)
         session.rooms.namespaces.check_exists(name.namespace)
         if not session.topics.catalog.may_be_created(name):
             raise TopicNotFound(f"Topic {name} does not exist and may not be created automatically")
@@ -38,6 +42,7 @@ async def partition_metadata(session: Session, command: pb.CommandPartitionedTop
     """
     try:
         name = TopicName.parse(command.topic)
+        _refuse_coordinators(name)
         partitions = await session.topics.catalog.partitions_or_create(
             name, create=command.metadata_auto_creation_enabled
         )
@@ -47,6 +52,14 @@ async def partition_metadata(session: Session, command: pb.CommandPartitionedTop
     else:
         answer = encoder.partitioned_metadata(command.request_id, partitions)
     session.outbox.write(answer)
+
+
+def _refuse_coordinators(name: TopicName) -> None:
+    """The first request of a client that is built for transactions."""
+    # Told of 0 partitions, Java's client 2.10.0 asked for a coordinator nevertheless, again and again, and
+    # its application waited for ever. This code is one that no client repeats.
+    if name.partitioned_name == COORDINATORS:
+        raise TransactionsNotServed("build the client without them (enableTransaction)")
 
 
 HANDLERS: dict[type, Handler] = {

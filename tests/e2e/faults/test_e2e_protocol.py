@@ -652,6 +652,29 @@ def test_requests_for_an_unknown_consumer(session: BinarySession, command: Messa
     assert error.message == "Consumer not found"
 
 
+COORDINATORS = "persistent://pulsar/system/transaction_coordinator_assign"
+
+
+@pytest.mark.geminga_only
+@pytest.mark.parametrize("topic", [COORDINATORS, f"{COORDINATORS}-partition-0"])
+def test_a_client_built_for_transactions_is_refused_at_once(session: BinarySession, topic: str) -> None:
+    """With 0 partitions, Java's client 2.10.0 asked for a coordinator for ever."""
+    reason = "transactions are not served by this broker: build the client without them (enableTransaction)"
+    partitions = session.request(
+        pb.CommandPartitionedTopicMetadata(topic=topic, request_id=5),
+        pb.CommandPartitionedTopicMetadataResponse,
+    )
+    assert partitions.response == pb.CommandPartitionedTopicMetadataResponse.Failed
+    assert (partitions.error, partitions.message) == (pb.NotAllowedError, reason)
+    found = session.request(pb.CommandLookupTopic(topic=topic, request_id=6), pb.CommandLookupTopicResponse)
+    assert found.response == pb.CommandLookupTopicResponse.Failed
+    assert (found.error, found.message) == (pb.NotAllowedError, reason)
+    connected = session.request(
+        pb.CommandTcClientConnectRequest(request_id=7, tc_id=0), pb.CommandTcClientConnectResponse
+    )
+    assert connected.error == pb.NotAllowedError
+
+
 def test_an_unknown_transaction_coordinator_is_named(session: BinarySession) -> None:
     session.send(pb.CommandNewTxn(request_id=5, tc_id=3, txn_ttl_seconds=10))
     answer = session.receive().command
