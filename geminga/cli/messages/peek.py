@@ -14,7 +14,7 @@ import trio
 from geminga.cli.admin.admin_http import Admin, topic_path
 from geminga.cli.arguments.options import add_url, count, counted, duration_ms, positive, run_until_done
 from geminga.cli.arguments.parser import EXIT_NOTHING, EXIT_OK, Parser
-from geminga.cli.arguments.positions import EARLIEST, start_position
+from geminga.cli.arguments.positions import EARLIEST, LATEST, start_position
 from geminga.cli.client.addresses import web_url
 from geminga.cli.client.client import open_client
 from geminga.cli.client.errors import ClientError
@@ -85,7 +85,7 @@ def parser(kind: type[Parser]) -> Parser:
         nargs="?",
         type=start_position,
         metavar="POSITION",
-        help="the message with this id, ledger:entry; as --from",
+        help="the message with this id, ledger:entry (with -n: and those behind it)",
     )
     add("-n", "--count", type=positive, default=1, help="how many messages (default: 1)")
     add("--skip", type=count, default=0, metavar="N", help="pass over the first N: --skip 2 shows the third")
@@ -122,7 +122,18 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
         await _peek(flags, shown)
         return EXIT_OK if shown else EXIT_NOTHING
 
-    return run_until_done("peek", peek, lambda: counted(len(shown), "message") if not flags.json else "")
+    def summary() -> str:
+        if not shown and (wanted := _wanted(flags)) is not None:
+            unread = f" that {flags.subscription} has not acknowledged" if flags.subscription else ""
+            return f"{flags.topic} has no message with the id {wanted[0]}:{wanted[1]}{unread}"
+        return counted(len(shown), "message") if not flags.json else ""
+
+    return run_until_done("peek", peek, summary)
+
+
+def _wanted(flags: argparse.Namespace) -> Position | None:
+    """The id that was given without `--from`; None: any message will do."""
+    return None if flags.at in (None, EARLIEST, LATEST) else flags.at
 
 
 async def _peek(flags: argparse.Namespace, shown: list[Decoded]) -> None:
@@ -148,7 +159,8 @@ async def _peek(flags: argparse.Namespace, shown: list[Decoded]) -> None:
                     nursery.cancel_scope.cancel()
                     continue
                 receiving.add(opened)
-                await receiving.run(acknowledges=False)
+                with accept.reading:
+                    await receiving.run(acknowledges=False)
                 nursery.cancel_scope.cancel()
                 with trio.CancelScope(shield=True):
                     await receiving.close()
@@ -182,7 +194,11 @@ class _Accept:
         acknowledged: Acknowledged | None,
         passed_over: Iterator[int],
     ) -> None:
-        """`passed_over` has an item for each message that is yet to be passed over."""
+        """`passed_over` has an item for each message that is yet to be passed over. `reading` is cancelled
+        if the first message is not the one whose id was given.
+        """
+        self.reading = trio.CancelScope()
+        self._wanted = _wanted(flags)
         self._flags = flags
         self._shown = shown
         self._acknowledged = acknowledged
@@ -191,7 +207,11 @@ class _Accept:
 
     def __call__(self, decoded: Decoded) -> bool:
         at = (decoded.message.ledger_id, decoded.message.entry_id)
-        if self._acknowledged is not None and at in self._acknowledged:
+        is_acknowledged = self._acknowledged is not None and at in self._acknowledged
+        wanted, self._wanted = self._wanted, None
+        if wanted is not None and (at != wanted or is_acknowledged):
+            self.reading.cancel()
+        if is_acknowledged or self.reading.cancel_called:
             return False
         if next(self._passed_over, None) is not None:
             return False

@@ -42,6 +42,29 @@ def test_the_third_message_and_one_by_its_id(topic: str, capfd: pytest.CaptureFi
     assert main(["peek", topic, "999999:0"]) == 3  # at once, not after the time that it would wait
 
 
+def test_an_id_that_does_not_exist_shows_no_other_message(
+    topic: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["produce", topic, "-m", "one", "-m", "two", "-m", "three"]) == 0
+    first, second, _ = capfd.readouterr().out.split()
+    assert main(["peek", topic, "0:0", "-n", "2"]) == 3
+    told = capfd.readouterr()
+    assert (told.out, f"{topic} has no message with the id 0:0\n" in told.err) == ("", True)
+    assert main(["peek", topic, "--from", "0:0", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["payload"] == "one"
+    assert main(["peek", topic, second, "-n", "2", "--json"]) == 0
+    shown = [json.loads(line)["payload"] for line in capfd.readouterr().out.splitlines()]
+    assert shown == ["two", "three"]
+    assert main(["consume", topic, "-s", "s", "--from", "earliest", "-n", "1"]) == 0
+    capfd.readouterr()
+    assert main(["peek", topic, first, "-s", "s"]) == 3
+    told = capfd.readouterr()
+    ids = ":".join(first.split(":")[:2])
+    assert (told.out, f"no message with the id {ids} that s has not acknowledged" in told.err) == ("", True)
+    assert main(["peek", topic, second, "-s", "s", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["payload"] == "two"
+
+
 def test_a_schema_out_of_a_file(topic: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "order.avsc"
     file.write_text(json.dumps(ORDER))
