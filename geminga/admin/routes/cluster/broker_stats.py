@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import msgspec
@@ -41,6 +41,37 @@ COUNTS = (
 )
 
 
+class HostCpu:
+    """What the processors of the host were used for between two reports, as a share of all of them."""
+
+    def __init__(self, ticks: Callable[[], tuple[int, int]]) -> None:
+        """`ticks` gives those used and all, since some start."""
+        self._ticks = ticks
+        self._last = ticks()
+        self._share = 0.0
+
+    def share(self) -> float:
+        """From 0 to 1. Two reports within one tick of the kernel have the same."""
+        used, total = self._ticks()
+        used_before, total_before = self._last
+        if total > total_before:
+            # A count that goes back, as that of waiting for disks may, is no use.
+            self._share = max(used - used_before, 0) / (total - total_before)
+            self._last = used, total
+        return self._share
+
+
+def _host_ticks() -> tuple[int, int]:
+    """Of all processors, from Linux: without what was idle or waited for a disk. None without /proc."""
+    try:
+        with open("/proc/stat", "rb") as file:
+            counts = [int(text) for text in file.readline().split()[1:9]]
+    except OSError:
+        return 0, 0
+    total = sum(counts)
+    return total - sum(counts[3:5]), total
+
+
 class BrokerStatsRoutes:
     def __init__(
         self,
@@ -55,6 +86,7 @@ class BrokerStatsRoutes:
         self._statistics = statistics
         self._process = process
         self._loaded = loaded
+        self._cpu = HostCpu(_host_ticks)
 
     def add_to(self, router: Router) -> None:
         router.add("GET", f"{ROOT}/metrics", self.metrics)
@@ -172,7 +204,7 @@ class BrokerStatsRoutes:
     async def load_report(self, request: Request) -> Response:
         addresses = Addresses(self._broker, request.local_host)
         memory = self._process.memory()
-        processors = os.cpu_count() or 1
+        used, limit = self._cpu.share(), (os.cpu_count() or 1) * 100.0
         now_ms = self._loaded.now_ms()
         resident = {"usage": memory.resident_bytes / MIB, "limit": memory.budget_bytes / MIB}
         free = {"usage": 0.0, "limit": -1.0}
@@ -181,7 +213,7 @@ class BrokerStatsRoutes:
             "pulsarServiceUrl": addresses.binary,
             "persistentTopicsEnabled": True,
             "nonPersistentTopicsEnabled": False,
-            "cpu": {"usage": os.getloadavg()[0] * 100.0, "limit": processors * 100.0},
+            "cpu": {"usage": used * limit, "limit": limit},
             "memory": resident,
             "directMemory": {"usage": 0.0, "limit": memory.budget_bytes / MIB},
             "bandwidthIn": free,
@@ -201,7 +233,7 @@ class BrokerStatsRoutes:
             "advertisedListeners": {},
             "loadManagerClassName": "org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImpl",
             "startTimestamp": self._loaded.started_ms,
-            "maxResourceUsage": memory.resident_bytes / max(memory.budget_bytes, 1),
+            "maxResourceUsage": max(used, memory.resident_bytes / max(memory.budget_bytes, 1)),
             "loadReportType": "LocalBrokerData",
         }
         pace = Pace()
