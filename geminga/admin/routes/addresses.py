@@ -21,6 +21,13 @@ class Addresses:
     def web(self) -> str:
         return f"http://{self.broker}"
 
+    def is_broker(self, name: str) -> bool:
+        """Whether this is a `host:port` of the broker: its id, or another of its addresses."""
+        host, _, port = name.rpartition(":")
+        listed = self._broker.config.geminga_web_service_host_names
+        hosts = {self._host, *listed, "localhost", "127.0.0.1", "[::1]"}
+        return port == str(self._broker.web_port) and host.lower() in hosts
+
     @property
     def broker(self) -> str:
         """Pulsar's id of a broker: host and port of its admin API."""

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterator
 from datetime import timedelta
+from urllib.parse import quote
 
 import pulsar
 import pytest
@@ -73,6 +74,24 @@ def test_brokers_of_the_cluster(admin: Admin) -> None:
     leader = admin.get(f"{V2}/brokers/leaderBroker").json()
     assert leader["brokerId"] == broker
     assert leader["serviceUrl"] == f"http://{broker}"
+
+
+@pytest.mark.geminga_only
+def test_the_broker_goes_by_each_of_its_addresses(admin: Admin) -> None:
+    [broker] = admin.get(f"{V2}/brokers/standalone").json()
+    port = broker.rpartition(":")[2]
+    for name in (broker, f"localhost:{port}", f"LOCALHOST:{port}", f"127.0.0.1:{port}", f"[::1]:{port}"):
+        owned = admin.get(f"{V2}/brokers/standalone/{quote(name)}/ownedNamespaces")
+        assert "public/default/0x00000000_0xffffffff" in owned.json(), name
+    for name in (f"elsewhere:{port}", "localhost:1", "localhost", f"localhost:{port}x", port, "::"):
+        refused(admin.get(f"{V2}/brokers/standalone/{quote(name)}/ownedNamespaces"), 404)
+
+
+@pytest.mark.geminga_only
+def test_a_load_report_tells_a_share_of_the_processors(admin: Admin) -> None:
+    cpu = admin.get(f"{V2}/broker-stats/load-report").json()["cpu"]
+    assert cpu["limit"] == os.cpu_count() * 100
+    assert 0 < cpu["usage"] <= cpu["limit"]
 
 
 def test_unknown_paths(admin: Admin) -> None:

@@ -100,7 +100,7 @@ class BrokerRoutes:
         return json_response({"serviceUrl": addresses.web, "brokerId": addresses.broker})
 
     async def owned_namespaces(self, request: Request) -> Response:
-        if request.parameters["broker"] != Addresses(self._broker, request.local_host).broker:
+        if not Addresses(self._broker, request.local_host).is_broker(request.parameters["broker"]):
             raise NotFound("Broker is not active")
         owned = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
         names = await self._namespaces.all_namespaces()
