@@ -3,6 +3,8 @@
     python bench/slices.py                     400,000 delayed messages in 200 buckets; 2,000 topics
     python bench/slices.py --messages 20000 --topics 200             the same, smaller
     python bench/slices.py --part topics --rounds 3
+    python bench/slices.py --part many --topics 10000 --partitions 10000    changes of many at once
+    python bench/slices.py --part holes --holes 1000000
 
 A broker runs in a thread of this process, so that each step of each task on its loop is measured by the clock
 of that thread: what other programs and the client do to this machine is not in it. The messages are due
@@ -143,14 +145,27 @@ def waiting(web: str, root: str) -> int:
     return int(json.loads(get(web, root))["messages"])
 
 
-def measure(web: str, steps: Steps, name: str, path: str, rounds: int) -> bool:
-    """Whether it kept its promise."""
-    get(web, path)
+def ask(web: str, method: str, path: str, body: bytes | None = None) -> bytes:
+    request = urllib.request.Request(
+        f"{web}{path}", body, {"Content-Type": "application/json"}, method=method
+    )
+    with urllib.request.urlopen(request, timeout=900) as answer:
+        return bytes(answer.read())
+
+
+def measure(
+    web: str, steps: Steps, name: str, path: str, rounds: int, method: str = "GET", body: bytes | None = None
+) -> bool:
+    """Whether it kept its promise. A change is made once."""
+    if method == "GET":
+        ask(web, method, path)
+    else:
+        rounds = 1
     steps.steps.clear()
     steps.collections.clear()
     steps.is_on = True
     for _ in range(rounds):
-        size_bytes = len(get(web, path))
+        size_bytes = len(ask(web, method, path, body))
     steps.is_on = False
     taken_ms = np.array([taken for taken, _ in steps.steps])
     p50, p99, p999 = np.percentile(taken_ms, (50, 99, 99.9))
@@ -191,7 +206,7 @@ def fill_delayed(addresses: Addresses, messages: int) -> pulsar.Client:
     return client
 
 
-def fill_topics(web: str, topics: int) -> None:
+def fill_topics(web: str, topics: int, partitions: int | None = None) -> None:
     def put(path: str, body: bytes | None = None) -> None:
         request = urllib.request.Request(
             f"{web}{path}", body, {"Content-Type": "application/json"}, method="PUT"
@@ -202,7 +217,7 @@ def fill_topics(web: str, topics: int) -> None:
         list(
             pool.map(put, [f"/admin/v2/persistent/public/default/t{n}/subscription/s" for n in range(topics)])
         )
-    put(f"/admin/v2/{PARTED}/partitions", b"%d" % (topics // 2))
+    put(f"/admin/v2/{PARTED}/partitions", b"%d" % (partitions or topics // 2))
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(put, [f"/admin/v2/namespaces/public/n{n}" for n in range(200)]))
 
@@ -233,7 +248,7 @@ def delayed(addresses: Addresses, web: str, steps: Steps, options: argparse.Name
 
 
 def topics(web: str, steps: Steps, options: argparse.Namespace) -> Iterator[bool]:
-    fill_topics(web, options.topics)
+    fill_topics(web, options.topics, options.partitions)
     one = "/admin/v2/persistent/public/default/t1"
     for name, path in (
         ("topics list", "/admin/v2/persistent/public/default"),
@@ -249,6 +264,63 @@ def topics(web: str, steps: Steps, options: argparse.Namespace) -> Iterator[bool
         yield measure(web, steps, name, path, options.rounds)
 
 
+def many(web: str, steps: Steps, options: argparse.Namespace) -> Iterator[bool]:
+    """Changes of many: loaded topics, topics and partitions that are not loaded, subscriptions of one."""
+    fill_topics(web, options.topics, options.partitions)
+    space, root = "/admin/v2/namespaces/public/default", "/admin/v2/persistent/public/default"
+    wide, parted = f"{root}/wide", f"/admin/v2/{PARTED}"
+    with ThreadPoolExecutor(8) as pool:
+        paths = [f"{wide}/subscription/s{number}" for number in range(options.subscriptions)]
+        list(pool.map(lambda path: ask(web, "PUT", path), paths))
+    for name, method, path, body in (
+        ("broker-stats/topics", "GET", "/admin/v2/broker-stats/topics", None),
+        ("load-report", "GET", "/admin/v2/broker-stats/load-report", None),
+        ("TTL of namespace", "POST", f"{space}/messageTTL", b"77"),
+        ("consumers of namespace", "POST", f"{space}/maxConsumersPerTopic", b"7"),
+        ("deduplication on", "POST", f"{space}/deduplication", b"true"),
+        ("deduplication off", "POST", f"{space}/deduplication", b"false"),
+        ("clear, loaded", "POST", f"{space}/clearBacklog", None),
+        ("unload", "PUT", f"{space}/unload", None),
+        ("clear, unloaded", "POST", f"{space}/clearBacklog", None),
+        ("load with subscriptions", "PUT", f"{wide}/subscription/one-more", None),
+        ("stats, subscriptions", "GET", f"{wide}/stats", None),
+        ("internalStats, the same", "GET", f"{wide}/internalStats", None),
+        ("create on partitions", "PUT", f"{parted}/subscription/new", None),
+        ("list of partitions'", "GET", f"{parted}/subscriptions", None),
+        ("skip_all on partitions", "POST", f"{parted}/subscription/new/skip_all", None),
+        ("unsubscribe partitions", "DELETE", f"{parted}/subscription/new", None),
+        ("TTL of partitions", "POST", f"{parted}/messageTTL", b"7"),
+        ("delete partitions", "DELETE", f"{parted}/partitions", None),
+        ("unsubscribe, unloaded", "POST", f"{space}/unsubscribe/s", None),
+    ):
+        yield measure(web, steps, name, path, options.rounds, method, body)
+
+
+def holes(addresses: Addresses, web: str, steps: Steps, options: argparse.Namespace) -> Iterator[bool]:
+    """A subscription that has acknowledged every second message."""
+    client = pulsar.Client(
+        f"pulsar://localhost:{addresses.binary_port}",
+        logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"),
+    )
+    topic = "persistent://public/default/holes"
+    consumer = client.subscribe(topic, "s", pulsar.ConsumerType.Shared, receiver_queue_size=10_000)
+    producer = client.create_producer(topic, block_if_queue_full=True, max_pending_messages=2000)
+    for _ in range(2 * options.holes):
+        producer.send_async(b"x", lambda *_: None)
+    producer.flush()
+    for number in range(2 * options.holes):
+        message = consumer.receive(60_000)
+        if number % 2:
+            consumer.acknowledge(message)
+    client.close()
+    root = "/admin/v2/persistent/public/default/holes"
+    for name in ("internalStats", "stats"):
+        yield measure(web, steps, f"{name}, holes", f"{root}/{name}", options.rounds)
+
+
+PARTS = ("delayed", "topics", "many", "holes")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -256,11 +328,14 @@ def main() -> int:
     parser.add_argument("--messages", type=int, default=400_000)
     parser.add_argument("--topics", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--part", choices=("delayed", "topics"))
+    parser.add_argument("--partitions", type=int, help="default: half as many as topics")
+    parser.add_argument("--subscriptions", type=int, default=2000)
+    parser.add_argument("--holes", type=int, default=20_000)
+    parser.add_argument("--part", choices=PARTS)
     add_options(parser)
     options = parser.parse_args()
     kept: list[bool] = []
-    for part in ("delayed", "topics"):
+    for part in PARTS:
         if options.part in (None, part):
             steps = Steps()
             with (
@@ -268,11 +343,12 @@ def main() -> int:
                 broker(directory, steps) as addresses,
             ):
                 web = f"http://localhost:{addresses.web_port}"
-                kept += (
-                    delayed(addresses, web, steps, options)
-                    if part == "delayed"
-                    else topics(web, steps, options)
-                )
+                if part == "delayed":
+                    kept += delayed(addresses, web, steps, options)
+                elif part == "holes":
+                    kept += holes(addresses, web, steps, options)
+                else:
+                    kept += (topics if part == "topics" else many)(web, steps, options)
     return 0 if all(kept) else 1
 
 

@@ -137,7 +137,9 @@ class SubscriptionRoutes:
         return NO_CONTENT
 
     async def _expire(self, part: TopicName, names: Iterable[str], seconds: int) -> None:
+        pace = Pace()
         for name in names:
+            await pace.turn()
             if not await self._subscriptions.expire(part, name, seconds):
                 raise Conflict(
                     f"Expire message by timestamp not issued on topic {part} for subscription {name} due to "

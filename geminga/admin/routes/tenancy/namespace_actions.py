@@ -14,7 +14,7 @@ from geminga.admin.routes.effect import without_effect
 from geminga.admin.routes.names import namespace_of
 from geminga.admin.view.subscriptions import SubscriptionsView
 from geminga.admin.view.topics import TopicsView
-from geminga.broker.flow.slices import for_each, matching
+from geminga.broker.flow.slices import Pace, for_each, matching
 from geminga.broker.policies.bundles import bundle_range, split, topic_hash
 from geminga.broker.policies.namespaces import Namespaces
 from geminga.errors import ConsumerBusy, NotAllowed, SubscriptionNotFound, TopicNotFound
@@ -85,10 +85,12 @@ class NamespaceActionRoutes:
         wanted = request.parameters.get("subscription")
 
         async def clear(topic: TopicName) -> None:
+            pace = Pace()
             for name in await self._subscriptions.names(topic):
                 if wanted in (None, name):
                     with contextlib.suppress(SubscriptionNotFound):
                         await self._subscriptions.skip(topic, name, None)
+                    await pace.turn()
 
         await self._topics_of(request, clear)
         return NO_CONTENT
