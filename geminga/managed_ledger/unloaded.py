@@ -39,6 +39,11 @@ def subscription_names(storage: Storage) -> list[str]:
     return [name for name in names if name not in SYSTEM_CURSORS]
 
 
+def has_cursor(storage: Storage, name: str) -> bool:
+    """Whether the topic has this durable cursor, of whichever kind. Also right while it is loaded."""
+    return storage.metadata.get(records.cursor_path(storage.path, name)) is not None
+
+
 class UnloadedTopic:
     """Made by `read`. Methods that return False have changed nothing: that takes a loaded topic."""
 

@@ -50,15 +50,12 @@ class SubscriptionRoutes:
         router.add("POST", f"{SUBSCRIPTION}/skip_all", self.skip_all, walks="partitions", joins=True)
         router.add("POST", f"{SUBSCRIPTION}/skip/{{count}}", self.skip)
         router.add("POST", f"{SUBSCRIPTION}/expireMessages", self.expire_up_to)
-        router.add(
-            "POST", f"{SUBSCRIPTION}/expireMessages/{{seconds}}", self.expire, walks="partitions", joins=True
-        )
+        router.add("POST", f"{SUBSCRIPTION}/expireMessages/{{seconds}}", self.expire, walks="partitions")
         router.add(
             "POST",
             f"{TOPIC}/all_subscription/expireMessages/{{seconds}}",
             self.expire_all,
             walks="partitions",
-            joins=True,
         )
         router.add("POST", f"{SUBSCRIPTION}/resetcursor", self.reset)
         router.add(

@@ -38,7 +38,7 @@ class SubscriptionsOperator:
 
     async def has(self, topic: TopicName, name: str) -> bool:
         if name not in SYSTEM_CURSORS and self._is_on_disk_only(topic):
-            return name in self._topics.recorded_subscriptions(topic)
+            return self._topics.has_recorded_subscription(topic, name)
         loaded = await loaded_topic(self._topics, topic)
         return name in loaded.subscriptions or (name in SYSTEM_CURSORS and name in loaded.ledger.cursors)
 
@@ -86,8 +86,10 @@ class SubscriptionsOperator:
         with self._topics.unloaded(topic) as records:
             if records is None or not (records.exists or self._is_unused_partition(topic)):
                 return False
-            present = self._topics.recorded_subscriptions(topic)
-            if name in present or 0 < self._rooms.policies.effective(topic).subscriptions_max <= len(present):
+            if self._topics.has_recorded_subscription(topic, name):
+                return False
+            allowed = self._rooms.policies.effective(topic).subscriptions_max
+            if 0 < allowed <= len(self._topics.recorded_subscriptions(topic)):
                 return False
             return await records.create_cursor(
                 name,

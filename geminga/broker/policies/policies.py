@@ -412,7 +412,7 @@ class Policies:
     async def _tell(self, name: NamespaceName, topics: Iterable[_Attached]) -> None:
         """Tell each topic what holds for it, and let all other tasks run now and then.
 
-        Changes at the same time end well: a topic is always told what holds at that moment.
+        Changes at the same time leave what was stored last: each tells a topic what holds at that moment.
         """
         done = trio.Event()
         self._telling.setdefault(name, set()).add(done)

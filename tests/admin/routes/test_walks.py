@@ -145,6 +145,7 @@ MEMORY = MemoryStatistics(budget_bytes=1, resident_bytes=1, rocksdb_buffer_bytes
 ORDER = ("GET", "PUT", "POST", "DELETE")
 NOT_ASKED = {
     "/geminga/events": "it does not end",
+    "/geminga/openapi.json": "a thread makes it",
     "/metrics": "the page has a test of its own, and needs the whole process",
     "/": "it needs the whole process",
 }

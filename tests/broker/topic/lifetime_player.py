@@ -65,7 +65,10 @@ class Broker:
         )
         content = b"" if body is None else json.dumps(body).encode()
         try:
-            return await self.router(Request(method, root + path[1:], content))
+            response = await self.router(Request(method, root + path[1:], content))
+            if response.parts is None:
+                return response
+            return response._replace(body=b"".join([part async for part in response.parts]), parts=None)
         except GemingaError as error:
             return Response(error.http_status)
 
