@@ -65,7 +65,7 @@ class IndexRoutes:
 
     def add_to(self, router: Router) -> None:
         router.add("GET", "/", self.index, walks="topics")
-        router.add("GET", TOPIC, self.topic)
+        router.add("GET", TOPIC, self.topic, walks="subscriptions")
         router.add("GET", script.PATH, self.script)
 
     async def index(self, request: Request) -> Response:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from geminga.managed_ledger.unopened import UnopenedCursor, UnopenedLedger
     from geminga.names import TopicName
 
-ROWS_MAX = 50
+ROWS_MAX = 40
 """Topics, subscriptions, producers and consumers whose statistics are gathered between two checkpoints: about
 a millisecond.
 """

@@ -188,6 +188,7 @@ async def ask_all(rows: int) -> dict[tuple[str, str, str], Asked]:
 
 KNOWN = {
     ("DELETE", "/admin/v2/persistent/public/default/t"): "one transaction has the records of all its cursors",
+    ("GET", "/geminga/topics/persistent/public/default/parted"): "it draws links to at most 200 partitions",
 }
 """Beyond `CALLS_MAX`, with the reason."""
 SEEN_MIN = 50
