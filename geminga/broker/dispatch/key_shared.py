@@ -9,7 +9,7 @@ entries wait until all that were sent to the consumer before are acknowledged or
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from geminga.broker.dispatch.choice import share_by_key
 from geminga.broker.dispatch.chooser import Batch, Given, Shares
@@ -28,6 +28,10 @@ from geminga.wire.message_metadata import sticky_hash, sticky_key
 if TYPE_CHECKING:
     from geminga.broker.dispatch.settings import SettingsInForce
     from geminga.managed_ledger.chain.entry import Entry
+
+LOOK_AHEAD_PER_CONSUMER: Final = "keySharedLookAheadMsgInReplayThresholdPerConsumer"
+LOOK_AHEAD_PER_SUBSCRIPTION: Final = "keySharedLookAheadMsgInReplayThresholdPerSubscription"
+UNACKED_PER_SUBSCRIPTION: Final = "maxUnackedMessagesPerSubscription"
 
 
 class KeyShared:
@@ -173,15 +177,20 @@ class KeyShared:
 
     def look_ahead_left(self) -> int:
         """Entries of blocked keys are read past, up to a limit, to get at those of other keys (PIP-282)."""
+        return self.look_ahead_limit()[0] - len(self._redelivery)
+
+    def look_ahead_limit(self) -> tuple[int, str]:
+        """That limit, and the setting that it comes from."""
         settings = self._in_force.settings
-        limit = settings.look_ahead_max_per_subscription
+        limit, name = settings.look_ahead_max_per_subscription, LOOK_AHEAD_PER_SUBSCRIPTION
         if settings.look_ahead_max_per_consumer > 0:
             by_consumers = settings.look_ahead_max_per_consumer * len(self.consumers)
-            limit = min(limit, by_consumers) if limit > 0 else by_consumers
+            if limit <= 0 or by_consumers < limit:
+                limit, name = by_consumers, LOOK_AHEAD_PER_CONSUMER
         if limit <= 0:
             # With both thresholds off Pulsar takes the limits on unacknowledged messages instead.
-            limit = settings.unacked_max_per_subscription or 2**31
-        return limit - len(self._redelivery)
+            limit, name = settings.unacked_max_per_subscription or 2**31, UNACKED_PER_SUBSCRIPTION
+        return limit, name
 
     # -- which consumer gets what ----------------------------------------------------------------------------
 

@@ -20,7 +20,14 @@ from geminga.broker.operator.delayed_statistics import (
     NotRead,
     SegmentInfo,
 )
-from geminga.broker.operator.delayed_unread import again_of, holds_back, not_read, pending_of, unread_of
+from geminga.broker.operator.delayed_unread import (
+    again_of,
+    held_up_by,
+    holds_back,
+    not_read,
+    pending_of,
+    unread_of,
+)
 from geminga.errors import ProtocolError, StorageError
 from geminga.limits import MIB
 from geminga.managed_ledger.chain.ledger_reads import reached
@@ -106,6 +113,7 @@ async def summary_of(looked: Looked) -> DelayedSummary:
         to_be_sent_again=again_of(found),
         unread=unread_of(found),
         consumers=len(found.consumers),
+        held_up_by=held_up_by(found) if due else "",
         holds_back=holds_back(found),
         next_due_ms=next_due_ms,
         index_bytes=delayed.memory_bytes(),

@@ -58,6 +58,10 @@ class DelayedSummary(msgspec.Struct, rename="camel", kw_only=True):
     unread: int
     """If the index is not shared, these entries may be delayed, and are read when a consumer connects."""
     consumers: int
+    held_up_by: str = ""
+    """What keeps due messages in the index although consumers may have permits, for users: the look-ahead
+    limit of Key_Shared. Of the first partition where something does.
+    """
     holds_back: bool
     """False if the consumers are, or were last, of a type that gets every message at once."""
     next_due_ms: int | None

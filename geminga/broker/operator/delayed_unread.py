@@ -67,6 +67,19 @@ def capacity(subscription: Subscription) -> str:
     return f"{able} of {len(consumers)} connected consumers have permits"
 
 
+def held_up_by(subscription: Subscription) -> str:
+    """What keeps due messages in the index although consumers may have permits, for users; "": nothing."""
+    dispatcher = subscription.consumers.dispatcher
+    keyed = dispatcher.key_shared if dispatcher is not None else None
+    if keyed is None or keyed.look_ahead_left() > 0:
+        return ""
+    limit, setting = keyed.look_ahead_limit()
+    return (
+        f"{again_of(subscription)} messages wait for the consumers of their keys, and no more are taken: "
+        f"the limit is {limit} for {len(keyed.consumers)} consumers ({setting})"
+    )
+
+
 def _pace(subscription: Subscription) -> str:
     """Whether entries are being read again now, for users. A consumer is connected."""
     books = _books_of(subscription)

@@ -43,7 +43,7 @@ from geminga.broker.operator.delayed_statistics import (
     NotCancelled,
     WhyNotDelivered,
 )
-from geminga.broker.operator.delayed_unread import capacity, holds_back
+from geminga.broker.operator.delayed_unread import capacity, held_up_by, holds_back
 from geminga.broker.operator.delayed_verify import DelayedVerifier, VerifiedBucket
 from geminga.chaos.bucket_damage import Damage, damage_bucket
 from geminga.errors import NotAllowed, PeerError, SubscriptionNotFound
@@ -129,6 +129,7 @@ class DelayedOperator:
             to_be_sent_again=sum(one.to_be_sent_again for one in parts),
             unread=sum(one.unread for one in parts),
             consumers=sum(one.consumers for one in parts),
+            held_up_by=next((one.held_up_by for one in parts if one.held_up_by), ""),
             holds_back=any(one.holds_back for one in parts),
             next_due_ms=min((one.next_due_ms for one in parts if one.next_due_ms is not None), default=None),
             index_bytes=sum(one.index_bytes for one in parts),
@@ -219,6 +220,8 @@ class DelayedOperator:
         now_ms = found.clock.now_ms()
         if due_ms is None or due_ms <= now_ms:
             text = f"{message} is due, and goes out as soon as a consumer takes more: {capacity(found)}"
+            if held_up := held_up_by(found):
+                text = f"{message} is due, but {held_up}"
             return WhyNotDelivered(reason="due", text=text, due_ms=due_ms)
         text = f"{message} waits for another {(due_ms - now_ms) / 1000:.3f} s"
         return WhyNotDelivered(reason="delayed", text=text, due_ms=due_ms)

@@ -22,6 +22,8 @@ def summary_lines(answer: Any) -> Iterator[str]:
     yield f"not acknowledged    {answer['backlog']}, these included"
     if answer["pending"] or answer["toBeSentAgain"]:
         yield f"with consumers      {answer['pending']}, and {answer['toBeSentAgain']} to be sent again"
+    if held_up := answer.get("heldUpBy"):  # an older broker does not say
+        yield f"held up             {held_up}"
     reasons = answer["notRead"]
     if answer["unread"]:
         yield f"not read yet        {answer['unread']}"

@@ -6,16 +6,18 @@ import random
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 from trio.testing import MockClock
 
 from geminga.broker.delays.topic_delays import TopicDelays
-from geminga.broker.dispatch.consumer import EXCLUSIVE, SHARED
+from geminga.broker.dispatch.consumer import EXCLUSIVE, KEY_SHARED, SHARED
 from geminga.broker.operator.delayed_statistics import DueHistogram
 from geminga.broker.operator.delayed_view import DelayedOperator, NotDelayed
 from geminga.broker.subscription.subscription import Subscription
 from geminga.chaos.bucket_damage import NothingLeft
+from geminga.cli.admin.delayed_text import summary_lines
 from geminga.errors import CorruptData, NotAllowed
 from geminga.position import Position
 from geminga.tracker.buckets import override_store
@@ -176,6 +178,33 @@ async def test_why_a_message_is_not_delivered(dispatch_rig: OpenRig, autojump_cl
         assert "0 of 1" in due.text
         client.nack(positions[1])
         assert await reason(positions[1]) == "to-be-sent-again"
+
+
+async def test_the_look_ahead_limit_of_key_shared_is_told(
+    dispatch_rig: OpenRig, autojump_clock: MockClock
+) -> None:
+    async with dispatch_rig() as rig:
+        await rig.index(strict=True, tick_ms=16)
+        subscription = await rig.subscription(look_ahead_max_per_consumer=5)
+        rig.join(subscription, KEY_SHARED, permits=0)
+        taker = rig.join(subscription, KEY_SHARED, name="taker", permits=1000)
+        due_ms = rig.now_ms() + 1000
+        await rig.publish(*(message(key=f"k{n}", deliver_at_ms=due_ms + n) for n in range(100)))
+        view = operator(rig)
+        await until(lambda: len(subscription.delayed) == 100)
+        assert (await view.summary(TOPIC, "s")).held_up_by == ""
+        await trio.sleep(3)
+        summary = await view.summary(TOPIC, "s")
+        reason = (
+            "10 messages wait for the consumers of their keys, and no more are taken: "
+            "the limit is 10 for 2 consumers (keySharedLookAheadMsgInReplayThresholdPerConsumer)"
+        )
+        assert (summary.held_up_by, summary.due > 0, summary.to_be_sent_again) == (reason, True, 10)
+        assert f"held up             {reason}" in list(summary_lines(msgspec.to_builtins(summary)))
+        last = (await view.messages(TOPIC, "s", Position(0, 0), 100)).messages[-1]
+        why = await view.why(TOPIC, "s", Position(last.ledger_id, last.entry_id))
+        assert (why.reason, why.text.endswith(f"is due, but {reason}")) == ("due", True)
+        assert taker.positions
 
 
 async def test_cancelled_messages_never_come(dispatch_rig: OpenRig, autojump_clock: MockClock) -> None:
