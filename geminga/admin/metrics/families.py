@@ -76,7 +76,7 @@ TOPIC_FAMILIES = (
     Family("pulsar_in_bytes_total", "Bytes published", "bytes_in_counter"),
     Family(
         "pulsar_msg_backlog",
-        "Messages not acknowledged, over all subscriptions",
+        "Entries not acknowledged, over all subscriptions; a batch is one",
         "of_subscriptions.msg_backlog",
     ),
     Family("pulsar_storage_size", "Bytes stored", "storage_size"),
@@ -107,7 +107,7 @@ TOPIC_FAMILIES = (
     ),
     Family(
         "pulsar_storage_backlog_age_seconds",
-        "Age of the oldest backlog message at the last check of a quota of age, -1: unknown",
+        "Age of the oldest backlog entry at the last check of a quota of age, -1: unknown",
         "backlog_age_s",
     ),
     Family(
@@ -147,19 +147,25 @@ TOPIC_FAMILIES = (
 )
 
 SUBSCRIPTION_FAMILIES = (
-    Family("pulsar_subscription_back_log", "Messages not acknowledged", "msg_backlog"),
+    Family("pulsar_subscription_back_log", "Entries not acknowledged; a batch is one", "msg_backlog"),
     Family(
         "pulsar_subscription_back_log_no_delayed",
-        "Messages not acknowledged and not delayed",
+        "Entries neither acknowledged nor counted as delayed; a batch is one",
         "msg_backlog_no_delayed",
     ),
-    Family("pulsar_subscription_delayed", "Messages that wait for their time", "msg_delayed"),
+    Family(
+        "pulsar_subscription_delayed",
+        "Entries in the delayed index: not due yet, or due and not sent yet, as in Pulsar",
+        "msg_delayed",
+    ),
     Family(
         "geminga_subscription_unread",
         "Entries that no consumer has read since the start: at most so many more may wait for their time",
         "unread_entries",
     ),
-    Family("pulsar_subscription_in_replay", "Messages that will be sent again", "msg_in_replay"),
+    Family(
+        "pulsar_subscription_in_replay", "Entries that will be sent again; a batch is one", "msg_in_replay"
+    ),
     Family("pulsar_subscription_msg_rate_out", "Messages delivered per second", "msg_rate_out"),
     Family("pulsar_subscription_msg_throughput_out", "Bytes delivered per second", "msg_throughput_out"),
     Family(
@@ -168,7 +174,9 @@ SUBSCRIPTION_FAMILIES = (
         "msg_rate_redeliver",
     ),
     Family("pulsar_subscription_msg_ack_rate", "Acknowledgements per second", "message_ack_rate"),
-    Family("pulsar_subscription_unacked_messages", "Delivered, not acknowledged", "unacked_messages"),
+    Family(
+        "pulsar_subscription_unacked_messages", "Messages delivered, not acknowledged", "unacked_messages"
+    ),
     Family(
         "pulsar_subscription_blocked_on_unacked_messages",
         "1 if too many messages are unacknowledged",
@@ -177,8 +185,8 @@ SUBSCRIPTION_FAMILIES = (
     Family("pulsar_subscription_consumers_count", "Connected consumers", "consumers_count"),
     Family("pulsar_out_messages_total", "Messages delivered", "msg_out_counter"),
     Family("pulsar_out_bytes_total", "Bytes delivered", "bytes_out_counter"),
-    Family("pulsar_subscription_msg_rate_expired", "Messages expired per second", "msg_rate_expired"),
-    Family("pulsar_subscription_total_msg_expired", "Messages expired", "total_msg_expired"),
+    Family("pulsar_subscription_msg_rate_expired", "Entries expired per second", "msg_rate_expired"),
+    Family("pulsar_subscription_total_msg_expired", "Entries expired; a batch is one", "total_msg_expired"),
     Family("pulsar_subscription_last_expire_timestamp", "ms since 1970", "last_expire_timestamp"),
     Family("pulsar_subscription_last_acked_timestamp", "ms since 1970", "last_acked_timestamp"),
     Family("pulsar_subscription_last_consumed_timestamp", "ms since 1970", "last_consumed_timestamp"),
@@ -239,7 +247,7 @@ PRODUCER_FAMILIES = (
 
 CONSUMER_FAMILIES = (
     Family("pulsar_consumer_msg_rate_redeliver", "Messages sent again per second", "msg_rate_redeliver"),
-    Family("pulsar_consumer_unacked_messages", "Delivered, not acknowledged", "unacked_messages"),
+    Family("pulsar_consumer_unacked_messages", "Messages delivered, not acknowledged", "unacked_messages"),
     Family(
         "pulsar_consumer_blocked_on_unacked_messages",
         "1 if too many messages are unacknowledged",
@@ -261,7 +269,7 @@ CURSOR_FAMILIES = (
     Family("pulsar_ml_cursor_persistZookeeperErrors", "Records that could not be", "records_failed"),
     Family(
         "pulsar_ml_cursor_nonContiguousDeletedMessagesRange",
-        "Runs of acknowledged messages behind one that is not",
+        "Runs of acknowledged entries behind one that is not",
         "acknowledged_ranges",
     ),
     Family("pulsar_ml_cursor_writeLedgerSize", "Bytes of states written", "written_bytes"),
@@ -271,7 +279,7 @@ CURSOR_FAMILIES = (
 
 EVICTIONS = Family(
     "pulsar_storage_backlog_quota_exceeded_evictions_total",
-    "How often the backlog quota took messages from the backlog, since the load",
+    "How often the backlog quota took entries from the backlog, since the load",
     "quota_evictions",
 )
 

@@ -39,7 +39,7 @@ SUMS: dict[str, tuple[str, Callable[[TopicStatistics], float]]] = {
     "ReadEntriesErrors": ("Reads from the bookie that failed, since the load", lambda t: t.read_errors),
     "MarkDeleteRate": ("States of cursors written per second", lambda t: t.mark_delete_rate),
     "NumberOfMessagesInBacklog": (
-        "Entries not acknowledged, over all subscriptions",
+        "Entries not acknowledged, over all subscriptions; a batch is one",
         lambda t: t.of_subscriptions.msg_backlog,
     ),
     "StoredMessagesSize": ("Bytes stored", lambda t: t.storage_size),

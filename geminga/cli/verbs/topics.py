@@ -47,7 +47,13 @@ EXCLUDED = switch(
 )
 WAIT = switch("--wait-complete", "-w", dest="waits", help="until it has ended")
 STATS: tuple[Flag, ...] = (
-    switch("--get-precise-backlog", "-gpb", default=None, help="count messages, not entries"),
+    switch(
+        "--get-precise-backlog",
+        "-gpb",
+        default=None,
+        help="exact backlogs, which they always are here: in entries, a batch is one; analyze-backlog reads "
+        "them, part by part, and counts messages",
+    ),
     switch(
         "--get-subscription-backlog-size",
         "-sbs",
@@ -338,7 +344,7 @@ SUBSCRIPTION_VERBS = {
         run=_shown_by("peek"),
     ),
     "skip": _of_subscription(
-        "acknowledge the next messages",
+        "acknowledge the next entries; a batch is one",
         "POST",
         "/skip/{count}",
         flag("--count", "-n", type=count, required=True, help="how many"),
@@ -369,7 +375,7 @@ SUBSCRIPTION_VERBS = {
         run=actions.reset,
     ),
     "analyze-backlog": _of_subscription(
-        "read the backlog and count what is in it",
+        "read the backlog and count entries and messages, at most so many at once as the broker allows",
         "POST",
         "/analyzeBacklog",
         flag("--position", "-p", type=position, default=None, help="from here on: ledger:entry"),

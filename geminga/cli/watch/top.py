@@ -32,7 +32,8 @@ SORT_NAMES = {"in": "rate_in", "out": "rate_out", "storage": "storage_bytes", "n
 def parser(kind: type[Parser]) -> Parser:
     made = kind(
         prog="geminga top",
-        description="Show topics by rate or backlog, live; in a pipe one plain table.",
+        description="Show topics by rate or backlog, live; in a pipe one plain table. "
+        "A backlog is counted in entries: a batch is one.",
     )
     add = made.add_argument
     add("topic", nargs="?", help="look into this topic at once")

@@ -7,7 +7,12 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from geminga.admin.metrics.exposition import Levels, exposition
-from geminga.admin.metrics.families import UNLOADED_SUBSCRIPTION_FAMILIES, UNLOADED_TOPIC_FAMILIES
+from geminga.admin.metrics.families import (
+    SUBSCRIPTION_FAMILIES,
+    TOPIC_FAMILIES,
+    UNLOADED_SUBSCRIPTION_FAMILIES,
+    UNLOADED_TOPIC_FAMILIES,
+)
 from geminga.admin.metrics.figures import Figure, counter, histogram, summary
 from geminga.admin.metrics.text import OPEN_METRICS, PLAIN, Format
 from geminga.broker.flow.statistics import (
@@ -87,6 +92,18 @@ def test_topics_beyond_the_bound_are_left_out_and_counted() -> None:
     assert one.count(f'topic="{NAME}1"') == 0
     assert values(one)["geminga_metrics_series_dropped", ""] == series
     assert values(one)["pulsar_broker_topics_count", ""] == 2
+
+
+def test_what_counts_entries_says_so() -> None:
+    """A batch is one: 89,987 batched messages were once told as a backlog of 2,881 messages."""
+    entries = {"msg_backlog", "msg_backlog_no_delayed", "msg_delayed", "msg_in_replay", "total_msg_expired"}
+    texts = [
+        family.help
+        for family in (*TOPIC_FAMILIES, *SUBSCRIPTION_FAMILIES)
+        if family.attribute.rpartition(".")[2] in entries
+    ]
+    assert len(texts) == 6
+    assert all(text.startswith("Entries ") for text in texts)
 
 
 def test_an_unloaded_topic_has_the_few_figures_that_its_records_tell() -> None:
