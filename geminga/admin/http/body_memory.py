@@ -36,6 +36,14 @@ class BodyMemory:
             raise TooManyBodies
         self.held_bytes += more
 
+    def send(self, size_bytes: int) -> None:
+        """So much of an answer waits for its peer, until `sent`."""
+        self.sending_bytes += size_bytes
+
+    def sent(self, size_bytes: int) -> None:
+        """The peer has taken it, or is gone."""
+        self.sending_bytes -= size_bytes
+
     def release(self, size_bytes: int) -> None:
         """A body of that size is gone."""
         self.held_bytes -= _counted(size_bytes)

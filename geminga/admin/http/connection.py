@@ -362,12 +362,12 @@ class _Connection:
     async def _send(self, data: bytes | None) -> None:
         if not data:
             return
-        self._bodies.sending_bytes += len(data)
+        self._bodies.send(len(data))
         try:
             with trio.move_on_after(WRITE_SECONDS) as slow:
                 await self._stream.send_all(data)
         finally:
-            self._bodies.sending_bytes -= len(data)
+            self._bodies.sent(len(data))
         if slow.cancelled_caught:
             raise trio.BrokenResourceError("the peer does not read its answer")
 

@@ -30,9 +30,9 @@ from geminga.errors import LedgerFenced, ReadOnly, StorageError
 from geminga.limits import MIB
 
 IDLE_S = 10.0
-"""A cache that nothing has used for this time gives its memory back."""
+"""A cache without use for this time gives its memory back."""
 LOOK_S = 1.0
-"""The time between two looks whether a cache was used; nobody looks at an empty one."""
+"""The time between two looks whether a cache was used; an empty one is not looked at."""
 IDLE_FLUSH_BYTES_MIN = MIB
 """A write cache with less waits for the flush interval: a few entries are not worth syncs of their own."""
 
