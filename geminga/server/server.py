@@ -32,7 +32,6 @@ from geminga.broker.operator.health import HealthCheck
 from geminga.broker.operator.view import Process, View
 from geminga.broker.policies.namespaces import Namespaces
 from geminga.broker.policies.policies import Policies
-from geminga.broker.topic.log_topic import DeliveryLogTopic
 from geminga.broker.topic.rooms import Rooms
 from geminga.broker.topic.topics import Topics
 from geminga.clock import Clock, RealClock
@@ -40,7 +39,6 @@ from geminga.config.config import Config
 from geminga.config.memory_budget import memory_parts
 from geminga.config.operator_token import NO_OPERATOR_TOKEN, OperatorToken
 from geminga.delivery_log.delivery_log import DeliveryLog
-from geminga.delivery_log.shipping import Shipping
 from geminga.errors import ReadOnly, StorageError
 from geminga.events.event_log import EventLog
 from geminga.managed_ledger.chain.tail_cache import TailCache
@@ -86,6 +84,7 @@ from geminga.storage.rocksdb import BlockCache
 if TYPE_CHECKING:
     from geminga.broker.flow.snapshot_reports import SnapshotCalls
     from geminga.chaos.rules.faults import Faults
+    from geminga.delivery_log.shipping import Shipping
 
 log = logging.getLogger("geminga.server")
 
@@ -448,6 +447,9 @@ def _shipping(config: Config, rooms: Rooms, topics: Topics, disk: Disk) -> Shipp
     settings = delivery_log_settings(config)
     if settings is None or not settings.topic or rooms.delivery_log is None:
         return None
+    from geminga.broker.topic.log_topic import DeliveryLogTopic  # most brokers have none
+    from geminga.delivery_log.shipping import Shipping
+
     return Shipping(rooms.delivery_log, DeliveryLogTopic(settings.topic, rooms, topics), disk)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from geminga.broker.jumps.jumps import Jump, Wait
 from geminga.broker.operator.clock import ClockReport
+
+if TYPE_CHECKING:
+    from geminga.broker.jumps.jumps import Jump, Wait
 
 
 class ClockView(Protocol):

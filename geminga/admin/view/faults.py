@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from geminga.chaos.rules.faults import RuleState
-from geminga.chaos.rules.rule import Rule
+if TYPE_CHECKING:
+    from geminga.chaos.rules.faults import RuleState
+    from geminga.chaos.rules.rule import Rule
 
 
 class FaultsView(Protocol):

@@ -6,8 +6,6 @@ from geminga.admin.http.router import Request, Response, Router, json_response
 from geminga.admin.routes.operator.operator_gate import OperatorGate
 from geminga.admin.view.faults import FaultsView
 from geminga.admin.view.process import ProcessView
-from geminga.chaos.rules.places import OPERATIONS, PLACES, POINTS, WHEN
-from geminga.chaos.rules.rule import parse_rule
 
 ROOT = "/geminga/faults"
 
@@ -34,6 +32,8 @@ class FaultRoutes:
         """Put a rule in force. Body: {"place", "kind", and the fields that this kind takes}."""
         self._gate.check(request)
         self._faults.check_enabled()
+        from geminga.chaos.rules.rule import parse_rule  # most brokers never need it
+
         return json_response(await self._faults.set(parse_rule(request.json())))
 
     async def rule(self, request: Request) -> Response:
@@ -54,6 +54,8 @@ class FaultRoutes:
     async def places(self, request: Request) -> Response:
         """The places, their kinds of faults, and the fields that a rule of each kind takes."""
         self._gate.check(request)
+        from geminga.chaos.rules.places import OPERATIONS, PLACES, POINTS, WHEN
+
         return json_response(
             {
                 place: {
