@@ -159,6 +159,11 @@ SUBSCRIPTION_FAMILIES = (
         "msg_delayed",
     ),
     Family(
+        "geminga_subscription_overdue",
+        "About so many of the delayed entries are due and not sent yet",
+        "msg_overdue",
+    ),
+    Family(
         "geminga_subscription_unread",
         "Entries that no consumer has read since the start: at most so many more may wait for their time",
         "unread_entries",

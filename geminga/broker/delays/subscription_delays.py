@@ -141,6 +141,14 @@ class SubscriptionDelays:
     def __len__(self) -> int:
         return len(self.tracker) if self.tracker is not None else 0
 
+    def overdue(self) -> int:
+        """About how many of them are due by now and not sent yet; for statistics."""
+        if self.tracker is None or not len(self.tracker):
+            return 0
+        from geminga.tracker.index import eyes
+
+        return eyes.overdue(self.tracker)
+
     def unread_entries(self) -> int:
         """While no consumer reads: at most so many entries of the backlog may be delayed, without the index
         knowing of them.

@@ -30,6 +30,8 @@ class SubscriptionStatistics(msgspec.Struct, frozen=True, kw_only=True):
     backlog_size: int = 0
     """Estimated bytes."""
     msg_delayed: int = 0
+    msg_overdue: int = 0
+    """About so many of these are due and not sent yet. Geminga's own."""
     unread_entries: int = 0
     """At most so many more may be delayed: no consumer has read them since the start, nor anything else."""
     msg_in_replay: int = 0
@@ -128,6 +130,7 @@ def _statistics_of(subscription: Subscription, consumers: list[ConsumerStatistic
         msg_backlog_no_delayed=max(backlog - delayed, 0),
         backlog_size=_estimated_bytes(subscription, backlog),
         msg_delayed=delayed,
+        msg_overdue=index.overdue() if index is not None else 0,
         unread_entries=index.unread_entries() if index is not None and not len(attached) else 0,
         msg_in_replay=len(books.redelivery) if books is not None else 0,
         unacked_messages=books.messages if books is not None else 0,

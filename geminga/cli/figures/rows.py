@@ -18,6 +18,7 @@ _SUMMED = (
     "bytes_out",
     "backlog",
     "delayed",
+    "overdue",
     "unread",
     "unacked",
     "blocked",
@@ -165,5 +166,7 @@ def in_order(found: list[dict[str, Any]], sort: str, *, is_reversed: bool = Fals
 def public(row: dict[str, Any]) -> dict[str, Any]:
     """A row as `--json` prints it."""
     return {
-        key: value for key, value in row.items() if key not in ("shown", "blocked", "kept_bytes", "unread")
+        key: value
+        for key, value in row.items()
+        if key not in ("shown", "blocked", "kept_bytes", "unread", "overdue")
     }

@@ -29,6 +29,7 @@ OF_TOPICS = {
 }
 OF_SUBSCRIPTIONS = {
     "pulsar_subscription_delayed": "delayed",
+    "geminga_subscription_overdue": "overdue",
     "geminga_subscription_unread": "unread",
     "pulsar_subscription_unacked_messages": "unacked",
     "pulsar_subscription_blocked_on_unacked_messages": "blocked",

@@ -28,6 +28,7 @@ SUMMED = (
     "rate_out",
     "backlog",
     "delayed",
+    "overdue",
     "unread",
     "unacked",
     "producers",
@@ -260,6 +261,8 @@ def _traffic(found: dict[str, Any]) -> list[tuple[str, str]]:
     backlog = f"{count_text(found['backlog'])} {'entry' if found['backlog'] == 1 else 'entries'}"
     if found["delayed"]:
         backlog += f", {count_text(found['delayed'])} of them delayed"
+        if found["overdue"]:
+            backlog += f" and {count_text(found['overdue'])} of these overdue"
     if found["unread"]:
         backlog += f"; {count_text(found['unread'])} not read yet, any may be delayed"
     loaded = f"{found['topics']}, {found['topics_loaded']} loaded"

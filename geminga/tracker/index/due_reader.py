@@ -72,6 +72,17 @@ class DueReader:
             yield batch, row
             batch, row = batch.next, 0
 
+    def count_by(self, limit_ms: int) -> int:
+        """How many of these are due by a time: another view may have been given some of them early.
+        O(batches); of what was dropped, some may be taken for early.
+        """
+        early = 0
+        for batch, row in self._ahead():
+            times_ms = batch.rows.times_ms
+            if times_ms.item(-1) > limit_ms:
+                early += len(times_ms) - max(row, int(times_ms.searchsorted(limit_ms, "right")))
+        return max(self.count - early, self.behind.count)
+
     # -- reading ---------------------------------------------------------------------------------------------
 
     def arrived(self, batch: DueBatch) -> None:

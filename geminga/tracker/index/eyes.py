@@ -63,7 +63,7 @@ def due_now(view: View) -> Generator[int, None, Due]:
             times_ms.append(int(bucket.min_ms[bucket.next_segment]))
         for first_ms, last_ms, counts in columns_of(bucket):
             in_segments += int(counts.sum())
-            due += float((counts * ((limit_ms + 1 - first_ms) / (last_ms + 1 - first_ms)).clip(0, 1)).sum())
+            due += _share_due(first_ms, last_ms, counts, limit_ms)
             looked += len(counts) + COLUMNS_COST
             if looked >= SLICE_ROWS_MAX:
                 yield looked
@@ -72,6 +72,47 @@ def due_now(view: View) -> Generator[int, None, Due]:
     left = max(len(view) - exact, 0)
     positions = exact_due + (round(left * due / in_segments) if in_segments else 0)
     return Due(positions, min(times_ms, default=None))
+
+
+def overdue(view: View) -> int:
+    """About how many of those that wait in a view are due by now and not taken. Without slices, for
+    statistics of many topics: as long as nothing is due but what was brought out, it looks at the first time
+    of each part; else at the times of rows in memory, and of segments.
+
+    Exact if all rows of the index are wanted by the view, and but for a segment of which a part is due.
+    """
+    if not len(view):
+        return 0
+    limit_ms = view.reader.limit_ms()
+    positions = view.due.count_by(limit_ms)
+    left = len(view) - view.due.count
+    index = view.index
+    stored = [bucket for _, bucket in index.buckets.items() if bucket.has_more()]
+    # Segments that are to be loaded are not in the queue.
+    if left <= 0 or (
+        index.earliest_ms() > limit_ms and all(bucket.head_ms() > limit_ms for bucket in stored)
+    ):
+        return positions
+    parts = [index.feed.shared, *index.feed.tails]
+    columns = [part.column for part in parts if len(part.column)]
+    runs = [run for part in parts for run in part.runs if run.has_more() and not run.is_stale]
+    runs += [run for frozen in index.buckets.frozen() for run in frozen.runs() if run.has_more()]
+    buckets = [*packs_of(index), *stored]
+    rows, due = sum(map(len, columns)), float(sum(column.count_by(limit_ms) for column in columns))
+    single = [run.rest() for run in runs] + [one for bucket in buckets for one in bucket.rows_brought_out()]
+    rows += sum(one.length for one in single)
+    due += sum(_due_by(one, limit_ms) for one in single)
+    for bucket in buckets:
+        for first_ms, last_ms, counts in columns_of(bucket):
+            rows += int(counts.sum())
+            due += _share_due(first_ms, last_ms, counts, limit_ms)
+    # Rows may be dead, or passed by this view: the same share of all rows is.
+    return positions + (round(left * min(due / rows, 1)) if rows else 0)
+
+
+def _share_due(first_ms: Integers, last_ms: Integers, counts: Integers, limit_ms: int) -> float:
+    """Of rows between a first and a last time, as if they were evenly spread."""
+    return float((counts * ((limit_ms + 1 - first_ms) / (last_ms + 1 - first_ms)).clip(0, 1)).sum())
 
 
 def _due_by(rows: Rows, limit_ms: int) -> int:

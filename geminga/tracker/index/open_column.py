@@ -223,6 +223,12 @@ class OpenColumn:
             rows.codes[at:] = _codes_of(firsts, starts, len(self.times_ms))
         return rows
 
+    def count_by(self, limit_ms: int) -> int:
+        """How many rows have a time up to this one."""
+        hot = np.count_nonzero(np.frombuffer(self.times_ms, np.int64) <= limit_ms)
+        narrowed = (block.times_ms for block in self._blocks)
+        return int(hot) + sum(int(np.count_nonzero(t.above <= limit_ms - t.least)) for t in narrowed)
+
     def memory_bytes(self) -> int:
         hot = (self.times_ms, self.span_codes, self.span_rows)
         hot_bytes = sum(column.buffer_info()[1] * column.itemsize for column in hot)

@@ -15,6 +15,7 @@ from geminga.broker.delays.topic_delays import TopicDelays
 from geminga.broker.dispatch.consumer import EXCLUSIVE, KEY_SHARED, SHARED
 from geminga.broker.operator.delayed_statistics import DueHistogram
 from geminga.broker.operator.delayed_view import DelayedOperator, NotDelayed
+from geminga.broker.subscription.statistics import statistics_of
 from geminga.broker.subscription.subscription import Subscription
 from geminga.chaos.bucket_damage import NothingLeft
 from geminga.cli.admin.delayed_text import summary_lines
@@ -96,6 +97,8 @@ async def test_each_message_is_counted_in_one_place_whoever_comes_and_goes(
             found = await view.summary(TOPIC, "s")
             parts = found.messages, found.pending, found.to_be_sent_again, found.unread
             assert sum(parts) == found.backlog
+            shown = statistics_of(subscription)
+            assert (shown.msg_delayed, shown.msg_overdue) == (found.messages, found.due)
             return parts[0], found.due, *parts[1:]
 
         await publish(rig, [10_000 + n for n in range(30)] + [200_000 + n for n in range(30)] + [0] * 5)

@@ -45,6 +45,23 @@ def test_a_broker_and_its_directory_running_and_stopped(
     assert "nothing is wrong" not in text
 
 
+def test_overdue_is_told_from_not_yet_due(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with BrokerProcess(tmp_path / "data", arguments=["--clock", "virtual"]) as broker:
+        monkeypatch.setenv("GEMINGA_URL", broker.endpoints.web_url)
+        assert main(["topics", "create-subscription", "t", "-s", "s"]) == 0
+        monkeypatch.setenv("GEMINGA_URL", broker.endpoints.service_url)
+        for delay in ("1h", "1h", "3h"):
+            assert main(["produce", "t", "-m", "x", "--delay", delay, "-q"]) == 0
+        consume = ["consume", "t", "-s", "s", "--type", "shared", "--timeout", "1ms"]
+        assert main(consume) == 3
+        assert main(["clock", "advance", "2h"]) == 0
+        capfd.readouterr()
+        assert main(["status"]) == 0
+        assert "3 entries, 3 of them delayed and 2 of these overdue\n" in capfd.readouterr().out
+
+
 def test_what_is_wrong_is_told_and_is_no_success(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -170,6 +170,62 @@ def test_a_histogram_of_many_buckets_over_a_year_counts_everything_once() -> Non
     assert max(looked) <= 100 * (1000 + 2 * eyes.COLUMNS_COST + rows)
 
 
+def test_overdue_is_told_from_not_yet_due_wherever_the_rows_are() -> None:
+    """In the growing part (as they came and narrowed), a run, a pack, a bucket whose segments are not loaded,
+    and brought out; acknowledged ones are not counted.
+    """
+    frozen: list[Frozen] = []
+    clock = HandClock()
+    settings = IndexSettings(tick_ms=1, strict=True, exact=True, indexes_min=10_000)
+    index = DelayedIndex(clock, settings, frozen.append)
+    view, chance = View(index), random.Random(4)
+    times_ms: dict[tuple[int, int], int] = {}
+
+    def add(ledger_id: int, count: int, first_ms: int, last_ms: int) -> None:
+        drawn_ms = [chance.randrange(first_ms, last_ms) for _ in range(count)]
+        view.add_many(ledger_id, range(count), drawn_ms)
+        times_ms.update({(ledger_id, n): at_ms for n, at_ms in enumerate(drawn_ms)})
+
+    def off_by() -> int:
+        return abs(eyes.overdue(view) - sum(at_ms <= clock.ms for at_ms in times_ms.values()))
+
+    add(1, 300, 1000, 2000)
+    assert (eyes.overdue(view), off_by()) == (0, 0)
+    clock.ms = 1500
+    assert (eyes.overdue(view) > 100, off_by()) == (True, 0), "as they came"
+    assert view.has_due()
+    assert off_by() == 0, "brought out"
+    for position in take(view, 40):
+        del times_ms[position]
+    assert off_by() == 0
+    gone = [position for position in times_ms if position[1] % 3 == 0]
+    view.pass_positions(gone)
+    for position in gone:
+        del times_ms[position]
+    assert off_by() <= 3
+    add(2, 20_000, 1600, 5000)
+    index.feed.freeze_all()
+    for piece in frozen:
+        encoded = encode_bucket(piece.start_ledger, piece.end_ledger, piece.rows, 3000, 500)
+        index.sealed(piece, StoredBucket(1002, decode_directory(encoded.directory), 1))
+    add(3, 9000, 1600, 9000)
+    for clock.ms in (1590, 2000, 3333, 4999, 9000):
+        assert off_by() <= 0.01 * len(times_ms)
+    assert eyes.overdue(view) == len(times_ms) == len(view)
+
+
+def test_what_another_view_was_given_early_is_not_overdue() -> None:
+    clock = HandClock()
+    index = DelayedIndex(clock, replace(EXACT, is_shared=True))
+    early, exact = View(index), View(index)
+    early.set_precision(1000)
+    for entry_id in range(10):
+        exact.add(Position(1, entry_id), 1001 + 100 * entry_id)
+    clock.ms = 1250
+    assert len(take(early, 100)) == 10
+    assert (eyes.overdue(early), eyes.overdue(exact), len(exact)) == (0, 3, 10)
+
+
 def test_no_look_at_many_rows_is_longer_than_a_slice() -> None:
     view = View(DelayedIndex(HandClock(), IndexSettings(exact=True, indexes_min=200_000)))
     for ledger_id in range(1, 4):
