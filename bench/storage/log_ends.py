@@ -3,9 +3,9 @@
     python bench/storage/log_ends.py                       10 GiB in logs of 256 MiB, entries of 1 KiB
     python bench/storage/log_ends.py --gib 10 --bytes 128
 
-The logs are sparse files with headers, footers and trailers, and an index that names all of them. A bookie is
-opened three times: with no log, with all logs closed, and with none closed, as if a kill had ended each.
-Seconds of wall time and of CPU; the page cache is dropped before.
+The logs are sparse files with headers, last records, footers and trailers, and an index that names all of
+them. A bookie is opened three times: with no log, with all logs closed, and with none closed, as if a kill
+had ended each. Seconds of wall time and of CPU; the page cache is dropped before.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from geminga.bookie.index.index_format import Row, Usage
 from geminga.bookie.index.ledger_index import LedgerIndex, LedgerRow
 from geminga.bookie.records.journal_position import JournalPosition
 from geminga.bookie.records.ledger_name import LedgerName
-from geminga.bookie.records.records import RECORD_PREFIX_BYTES, compact
+from geminga.bookie.records.records import RECORD_PREFIX_BYTES, compact, pack_records
 from geminga.bookie.records.settings import BookieSettings
 
 LOG_BYTES = BookieSettings().entry_log_bytes
@@ -63,8 +63,14 @@ def make_logs(directory: Path, gib: int, entry_bytes: int, *, closed: bool) -> N
             end, entry = end + ends[-1], entry + ROW_ENTRIES
         with (logs / f"{log_id:020}.log").open("wb") as file:
             file.write(encode_header(log_id))
-            file.truncate(end)
-            file.seek(end)
+            ledger_id, row = rows[-1]
+            last: list[bytes] = []
+            pack_records(
+                ledger_id, row.last, [bytes(row.ends[-1] - row.ends[-2] - RECORD_PREFIX_BYTES)], last
+            )
+            record = b"".join(last)
+            file.seek(end - len(record))
+            file.write(record)
             if closed:
                 file.write(encode_footer(end, usage, rows))
         index.add_rows(rows)

@@ -17,9 +17,15 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from geminga.bookie.entry_logs.log_ends import check_names
 from geminga.bookie.index.database import NOTE
 from geminga.bookie.offline.held_ledgers import HeldLedgers, StoppedLedgerFiles, held_ledgers
-from geminga.bookie.records.file_names import entry_log_directory, journal_directory
+from geminga.bookie.records.file_names import (
+    ENTRY_LOG_SUFFIX,
+    entry_log_directory,
+    ids_in,
+    journal_directory,
+)
 from geminga.bookie.records.ledger_name import LedgerName
 from geminga.bookie.running.directory_cookies import (
     check_owners,
@@ -89,7 +95,7 @@ def check_metadata(disk: Disk, data_dir: str, wanted: DirectoryLists, *, cluster
 
 def look_at(disk: Disk, data_dir: str, wanted: DirectoryLists) -> Directories:
     """Blocking. Raises ForeignLists if the metadata is of another instance than a directory; CorruptData if
-    it is damaged.
+    it is damaged; MisnamedLogs.
     """
     with contextlib.ExitStack() as opened:
         metadata = _metadata(disk, os.path.join(data_dir, METADATA), opened)
@@ -100,6 +106,10 @@ def look_at(disk: Disk, data_dir: str, wanted: DirectoryLists) -> Directories:
             # First: with metadata of another instance every ledger looks unrecorded, and the advice for that
             # would mix the topics of two data directories.
             check_owners(disk, data_dir, lists, record.instance_id)
+        # Before any record of theirs is read: under other names all of them are at wrong places.
+        for directory in (entry_log_directory(absolute(data_dir, name)) for name in lists.ledgers):
+            if disk.exists(directory):
+                check_names(disk, directory, ids_in(directory, disk.list(directory), ENTRY_LOG_SUFFIX))
         cache = BlockCache(_CACHE_BYTES)
         ledgers = [
             StoppedLedgerFiles(

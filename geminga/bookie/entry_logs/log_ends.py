@@ -1,15 +1,16 @@
-"""Checks that each entry log is as long as the index expects, from sizes, headers, footers and trailers
-alone.
+"""Checks that each entry log is the one of its name, and reaches as far as the index expects, from sizes,
+headers, footers, trailers and last records alone.
 
 A closed log ends with a trailer that has the offset of the footer, which proves that the log is whole. A log
-without a trailer was being written when its process ended, or was truncated. The index names only synced
-records. So a log that ends before the last record that a row names has lost the bytes behind its end.
+without a trailer was being written when its process ended, or its end was cut off or overwritten. The index
+names only synced records. So a log without the last record that a row names has lost its end.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from geminga.bookie.entry_logs.entry_log_format import (
@@ -19,7 +20,8 @@ from geminga.bookie.entry_logs.entry_log_format import (
     decode_trailer,
     looks_like_trailer,
 )
-from geminga.bookie.index.ledger_index import LedgerIndex
+from geminga.bookie.entry_logs.scan import record_at
+from geminga.bookie.index.ledger_index import LedgerIndex, LedgerRow
 from geminga.bookie.records.file_names import entry_log_path
 from geminga.bookie.records.records import crc32c
 from geminga.errors import StorageError
@@ -30,35 +32,132 @@ FOOTER_BYTES_MAX: Final = 1 << 20
 """A start reads no more than this of a log's footer; the scrub checks the checksum of a longer one."""
 
 
+class MisnamedLogs(StorageError):
+    """Files have the names of other entry logs than their headers say. Nothing was written."""
+
+
 class LogEnds(NamedTuple):
     lengths: dict[int, int]
-    """The lengths of logs that are shorter than the index expects; 0 for missing logs."""
+    """Where the records end of logs that lack the last one that the index names; 0 for missing logs."""
+    sizes: dict[int, int]
+    """The lengths of these logs' files, which are greater if the ends were overwritten."""
     remarks: list[str]
     """Damage to headers, footers and trailers, with file and offset; such damage loses no entry."""
 
 
+def check_names(disk: Disk, directory: str, log_ids: Sequence[int]) -> None:
+    """Raise MisnamedLogs, with what to do, if the header of one of these existing logs is whole and names
+    another one. Reads the headers alone; one that is damaged counts as right.
+    """
+    # Under another's name every record of a log is at a wrong place, and the deletion of the ledgers of one
+    # log would delete the bytes of the other.
+    others: dict[int, int] = {}
+    for log_id in log_ids:
+        file = disk.open(entry_log_path(directory, log_id))
+        try:
+            if (named := other_log_in_header(file, log_id)) is not None:
+                others[log_id] = named
+        finally:
+            file.close()
+    _refuse_others(directory, log_ids, others)
+
+
+def _refuse_others(directory: str, log_ids: Sequence[int], others: Mapping[int, int]) -> None:
+    """`others` has the id in the header of each log that is another one."""
+    if not others:
+        return
+    right = set(log_ids).difference(others)
+    lines = [
+        f"{directory}: entry logs are there under each other's names. Rename them back, and start again: "
+        "all that they have is served then. Nothing was written or deleted."
+    ]
+    for log_id, named in others.items():
+        name, its_name = (os.path.basename(entry_log_path(directory, each)) for each in (log_id, named))
+        lines.append(
+            f"  {name} is a copy of {its_name}, which is there: move it out of this directory, and put back "
+            f"the file of entry log {log_id} if there is one"
+            if named in right
+            else f"  {name} is entry log {named}: its name is {its_name}"
+        )
+    raise MisnamedLogs("\n".join(lines))
+
+
+def other_log_in_header(file: File, log_id: int) -> int | None:
+    """The id in the header, if that is whole and names another log."""
+    with contextlib.suppress(StorageError):  # a bad sector names nothing
+        named = decode_header(file.pread(0, HEADER_BYTES))
+        return named if named != log_id else None
+    return None
+
+
 def look_at_ends(disk: Disk, directory: str, log_ids: Sequence[int], index: LedgerIndex) -> LogEnds:
-    """Check all logs that the index names. `log_ids` are the existing logs. Raises StorageError if one
-    cannot be opened. Reads little of each log, and the rows of ledgers that have entries in logs without a
-    trailer.
+    """Check all logs that the index names. `log_ids` are the existing logs. Raises MisnamedLogs, and
+    StorageError if a log cannot be opened. Reads little of each log, and the rows of ledgers that have
+    entries in logs without a trailer; of a log without its last record also the damaged end.
     """
     named = {log_id for log_id, ledgers in index.usage.items() if ledgers}
     # A log that is gone is one of length 0: all that follows treats both alike.
     lengths = dict.fromkeys(named.difference(log_ids), 0)
+    sizes = dict(lengths)
     remarks: list[str] = []
+    others: dict[int, int] = {}
     unfinished: dict[int, int] = {}
     for log_id in sorted(named.intersection(log_ids)):
         file = disk.open(entry_log_path(directory, log_id))
         try:
+            if (other := other_log_in_header(file, log_id)) is not None:
+                others[log_id] = other
             if not is_closed(file, log_id, remarks):
                 # Too short is judged by the rows below, not by the missing trailer: a kill leaves a log
                 # without one, whole.
                 unfinished[log_id] = file.size()
         finally:
             file.close()
-    ends = index.ends_in(unfinished.keys())
-    lengths |= {log_id: size for log_id, size in unfinished.items() if size < ends[log_id]}
-    return LogEnds(lengths, remarks)
+    _refuse_others(directory, log_ids, others)
+    for log_id, last in index.last_rows_in(unfinished.keys()).items():
+        size = unfinished[log_id]
+        end = last.row.offset + last.row.ends[-1]
+        if size < end:
+            lengths[log_id] = sizes[log_id] = size
+            continue
+        # Long enough, but the repair of a file system, or a failing disk, may leave zeros in the place of the
+        # end.
+        file = disk.open(entry_log_path(directory, log_id))
+        try:
+            if not _is_whole(file, last, len(last.row.ends) - 1):
+                lengths[log_id], sizes[log_id] = _records_end(file, log_id, index), size
+        finally:
+            file.close()
+    return LogEnds(lengths, sizes, remarks)
+
+
+def _records_end(file: File, log_id: int, index: LedgerIndex) -> int:
+    """Where the last whole record ends that a row names."""
+    rows = [
+        LedgerRow(ledger_id, row)
+        for ledger_id in index.usage[log_id]
+        for row in index.rows(ledger_id)
+        if row.log_id == log_id and not row.lost
+    ]
+    # From the end: reads and the scrub find damage further ahead, and what follows that is served.
+    for found in sorted(rows, key=lambda each: each.row.offset, reverse=True):
+        for number in range(len(found.row.ends) - 1, -1, -1):
+            if _is_whole(file, found, number):
+                return found.row.offset + found.row.ends[number]
+    return HEADER_BYTES
+
+
+def _is_whole(file: File, found: LedgerRow, number: int) -> bool:
+    """Whether the row's record of this number is what the index says. One that cannot be read counts as
+    whole: the read of its entry reports it.
+    """
+    ledger_id, row = found
+    begin = row.ends[number - 1] if number else 0
+    length = row.ends[number] - begin
+    with contextlib.suppress(StorageError):
+        data = file.pread(row.offset + begin, length)
+        return record_at(data, 0) == (ledger_id, row.first + number, length)
+    return True
 
 
 def is_closed(
@@ -71,8 +170,9 @@ def is_closed(
     head = tail = b""
     with contextlib.suppress(StorageError):  # a bad sector: the read of an entry in it reports the entry
         head, tail = file.pread(0, HEADER_BYTES), file.pread(max(0, size - TRAILER_BYTES), TRAILER_BYTES)
-    if len(head) == HEADER_BYTES and decode_header(head) != log_id:
-        remarks.append(f"{file.path}: the header at offset 0 is damaged")
+    if len(head) == HEADER_BYTES and (named := decode_header(head)) != log_id:
+        what = "is damaged" if named is None else f"is that of entry log {named}: the file was renamed"
+        remarks.append(f"{file.path}: the header at offset 0 {what}")
     trailer = decode_trailer(tail)
     if trailer is None:
         if looks_like_trailer(tail, size):

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 
 from geminga.bookie.entry_logs.entry_log_format import FooterBytes
-from geminga.bookie.entry_logs.log_ends import is_closed
+from geminga.bookie.entry_logs.log_ends import is_closed, other_log_in_header
 from geminga.bookie.entry_logs.scan import read_footer_bytes, read_names, records_bytes
 from geminga.bookie.index.index_format import Row
 from geminga.bookie.records.file_names import ENTRY_LOG_SUFFIX, entry_log_path, ids_in
@@ -131,10 +131,18 @@ class EntryLogs:
         with self._pinned(log_id) as file:
             return read_names(file, log_id)
 
-    def delete(self, log_id: int) -> int:
-        """Unlink a log; does not disturb reads that are under way. Returns the log's length."""
-        with self._pinned(log_id) as file:
+    def delete(self, log_id: int) -> int | None:
+        """Unlink a log; does not disturb reads that are under way. Returns the log's length; None if the file
+        is another log by its header, which is not deleted.
+        """
+        # By its name, and not the file that is open for reading: it may have been renamed since.
+        file = self._disk.open(entry_log_path(self.directory, log_id))
+        try:
+            if other_log_in_header(file, log_id) is not None:
+                return None
             size = file.size()
+        finally:
+            file.close()
         with self._lock:
             log = self._open.pop(log_id, None)
             if log is not None:

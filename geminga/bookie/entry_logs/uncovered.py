@@ -86,7 +86,8 @@ def _rows_from(file: File, log_id: int, start: int, row_entries_max: int) -> lis
 
 def _covered_by_rows(index: LedgerIndex) -> LogPosition:
     newest = index.next_log_id - 1
-    return LogPosition(newest, index.ends_in({newest})[newest] or HEADER_BYTES)
+    last = index.last_rows_in({newest}).get(newest)
+    return LogPosition(newest, last.row.offset + last.row.ends[-1] if last is not None else HEADER_BYTES)
 
 
 class UnknownEntries:

@@ -114,9 +114,9 @@ class Kept(NamedTuple):
     below: int = 0
     """Logs with smaller ids are kept."""
     short: tuple[tuple[int, int], ...] = ()
-    """(log id, length in bytes) of each log that was missing, truncated or without a footer when a start last
-    looked. A loss that was seen before is no new mismatch, and a log of another length is another file.
-    Ascending.
+    """(log id, length in bytes) of each log that was missing, truncated, overwritten at its end or without a
+    footer when a start last looked. A loss that was seen before is no new mismatch, and a log of another
+    length is another file. Ascending.
     """
     journals: tuple[tuple[int, int], ...] = ()
     """(number of the journal directory from 0, journal id) of each journal that was needed and was not there.

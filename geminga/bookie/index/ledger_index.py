@@ -134,17 +134,22 @@ class LedgerIndex:
         found = self._map.scan(entry_key(ledger_id, 0), entry_key(ledger_id + 1, 0))
         return [decode_row(split_key(key)[1], value) for key, value in found]
 
-    def ends_in(self, log_ids: Set[int]) -> dict[int, int]:
-        """For each of these logs, where the last record ends that a row names. Passes over all rows of all
-        ledgers that have entries in them, with one row in memory at a time.
+    def last_rows_in(self, log_ids: Set[int]) -> dict[int, LedgerRow]:
+        """For each of these logs that a row names, the row whose records end last. Passes over all rows of
+        all ledgers that have entries in them, with one row of each log in memory at a time.
         """
-        found = dict.fromkeys(log_ids, 0)
+        ends = dict.fromkeys(log_ids, 0)
+        found: dict[int, tuple[bytes, bytes]] = {}
         for ledger_id in {ledger_id for log_id in log_ids for ledger_id in self.usage.get(log_id, ())}:
-            for _, value in self._map.scan(entry_key(ledger_id, 0), entry_key(ledger_id + 1, 0)):
+            for key, value in self._map.scan(entry_key(ledger_id, 0), entry_key(ledger_id + 1, 0)):
                 log_id, end = row_end(value)
-                if end > found.get(log_id, end):
-                    found[log_id] = end
-        return found
+                if end > ends.get(log_id, end):
+                    ends[log_id], found[log_id] = end, (key, value)
+        rows = {}
+        for log_id, (key, value) in found.items():
+            ledger_id, first = split_key(key)
+            rows[log_id] = LedgerRow(ledger_id, decode_row(first, value))
+        return rows
 
     def missing(self, ledger_id: int, entries: int, log_bytes: Mapping[int, int]) -> list[tuple[int, int]]:
         """(first, last) of the ledger's entries below `entries` that are in no log; ascending. These were

@@ -122,11 +122,12 @@ class Verification:
         counts.entry_logs += 1
         counts.log_bytes += file.size()
         footer, bad = footer_of(file)
-        if log_id_in_header(file) != log_id:
+        if (named := log_id_in_header(file)) != log_id:
             if is_dead and footer is None and bad is None:
                 counts.unfinished_bytes += file.size()  # a crash came before the header was on the disk
                 return
-            self._found(path, 0, f"the header is not that of entry log {log_id}")
+            is_of = f", but of entry log {named}: the file was renamed" if named is not None else ""
+            self._found(path, 0, f"the header is not that of entry log {log_id}{is_of}")
         end = file.size()
         if bad is not None:
             self._found(path, bad.offset, f"the footer ({bad.length} bytes) is damaged")

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 
-from geminga.bookie.entry_logs.log_ends import look_at_ends
+from geminga.bookie.entry_logs.log_ends import check_names, look_at_ends
 from geminga.bookie.entry_logs.missing_logs import (
     fill_gaps,
     find_moved_entries,
@@ -84,7 +84,9 @@ class DirectoryReplay:
         self._last: dict[int, int] = {}
         self._lost: list[tuple[Run, str]] = []
         self._lengths: dict[int, int] = {}
-        """The lengths of logs that do not have all that the index expects; 0 for missing logs."""
+        """Where the records end of logs that do not have all that the index expects; 0 for missing logs."""
+        self._sizes: dict[int, int] = {}
+        """The lengths of these logs' files."""
         # Read from the index once for each ledger: `refill` is called for every segment in every journal.
         self._gaps: dict[int, list[tuple[int, int]]] = {}
         """For each ledger, the entries before its last one that are in no log and were not found in a
@@ -106,7 +108,9 @@ class DirectoryReplay:
         return self._index.marks
 
     def check_index(self, is_older: IsOlder) -> None:
-        """Rebuild the index if it cannot be right; the marks are (0, 0) then."""
+        """Rebuild the index if it cannot be right; the marks are (0, 0) then. Raises MisnamedLogs before
+        it writes.
+        """
         log_ids = self._log_ids = self._logs.ids()
         # An index without a mark beside existing logs was lost or put aside. Taken for current it would serve
         # none of their entries, and the next garbage collection would delete the logs, in which it knows no
@@ -121,19 +125,25 @@ class DirectoryReplay:
         directory, entries_max = self._logs.directory, self._settings.row_entries_max
         # The reason is kept in the index until the first mark, so a crash during the rebuild begins it again.
         if self.index_rebuilt:
+            check_names(self._disk, directory, log_ids)
             self.notice(f"the index was rebuilt: {self.index_rebuilt}")
             rebuilt = rebuild_index(self._disk, directory, log_ids, self._index, row_entries_max=entries_max)
             self.entries_indexed, self._behind_damage = rebuilt
             return
         # Not after a rebuild: its rows come from the logs as they are, so none can lead beyond a log's end.
-        self._lengths, remarks = look_at_ends(self._disk, directory, log_ids, self._index)
+        self._lengths, self._sizes, remarks = look_at_ends(self._disk, directory, log_ids, self._index)
         self.logs_damaged = tuple(remarks)
         if self._lengths:
-            if not {*self._lengths.items()} <= {*self._index.kept.short}:
+            if not {*self._sizes.items()} <= {*self._index.kept.short}:
                 self.notice("the index names entries that entry logs do not have")
             self.entries_moved = find_moved_entries(
                 self._disk, directory, log_ids, self._lengths, self._index, row_entries_max=entries_max
             )
+
+    @property
+    def lengths(self) -> Mapping[int, int]:
+        """Where the records end of logs that do not have all that the index expects; 0 for missing logs."""
+        return self._lengths
 
     @property
     def keeps_files(self) -> bool:
@@ -291,7 +301,7 @@ class DirectoryReplay:
         # Everything that is there now, what this recovery has written included: entries of a journal that is
         # used again later are only there.
         below = self._writer.position.log_id + 1 if self.mismatch else self._index.kept.below
-        short = dict(self._lengths)
+        short = dict(self._sizes)
         if below:
             # A log that was not whole when the index was made may be replaced by a whole copy.
             sizes = {log_id: self._logs.size_bytes(log_id) for log_id in self._log_ids}

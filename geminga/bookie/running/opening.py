@@ -89,8 +89,8 @@ def _open_all(
     paths = [journal_directory(directory) for directory in journals]
     recovery = Recovery(disk, paths, journal_share(settings, len(journals)), replays)
     journal_files = recovery.run()
-    for storage in storages:
-        storage.overlook_missing()
+    for storage, replay in zip(storages, replays, strict=True):
+        storage.overlook_missing(replay.lengths)
     return Opened(
         disk,
         journals,

@@ -9,8 +9,10 @@ before the next.
 from __future__ import annotations
 
 import contextlib
+import logging
+import sys
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import trio
@@ -39,6 +41,9 @@ KEPT_JOURNALS_MAX = 1000
 """The limit of missing journals that the index names."""
 DAMAGE_BYTES_MAX = 1 << 20
 """The limit of record bytes that one attempt to heal checks."""
+
+
+log = logging.getLogger("geminga.bookie")
 
 
 class KeptLogs(NamedTuple):
@@ -88,6 +93,10 @@ class LedgerStorage:
         self._kept = False
         self._overlooked: frozenset[int] = frozenset()
         """Logs that were missing when the bookie was opened."""
+        self._lengths: Mapping[int, int] = {}
+        """Where the records ended of logs that lacked their last ones then."""
+        self._misnamed: set[int] = set()
+        """Dead logs whose files were found to be other logs."""
         self._missed: set[int] = set()
         """Logs that a check of damaged entries has not found since. Healing moves the entries away from them.
         """
@@ -326,8 +335,13 @@ class LedgerStorage:
         # The index was synced before this: no row names these logs any more, whatever a crash leaves of them.
         dead = self._dead_logs()
         dead = dead[self._note_kept(dead) :]
+        deleted = 0
         for log_id in dead:
             freed = self._logs.delete(log_id)
+            if freed is None:
+                self._name_misnamed(log_id)
+                continue
+            deleted += 1
             copied = self._copied.pop(log_id, 0)
             # Less what was copied: the space that a compaction gives back is the dead part of the old log
             # only.
@@ -337,9 +351,18 @@ class LedgerStorage:
                 self.reclaimed_by_deletion_bytes += freed
             self._index.forget_log(log_id)
             self._record_bytes.pop(log_id, None)
-        if dead:
+        if deleted:
             self._logs.sync_directory()
-        return len(dead)
+        return deleted
+
+    def _name_misnamed(self, log_id: int) -> None:
+        if log_id not in self._misnamed:
+            self._misnamed.add(log_id)
+            log.error(
+                "%s is not deleted: its header names another entry log, so files were renamed; the next "
+                "start says which",
+                entry_log_path(self._logs.directory, log_id),
+            )
 
     def _dead_logs(self) -> list[int]:
         """The logs without a living entry, ascending, but for the current one."""
@@ -356,10 +379,11 @@ class LedgerStorage:
 
     # ---- files that something else has removed
 
-    def overlook_missing(self) -> None:
+    def overlook_missing(self, lengths: Mapping[int, int]) -> None:
         """Logs that are missing now were reported by the recovery: `gone_files` does not return them.
-        Blocking.
+        `lengths` says where the records of logs end that were found without their last ones. Blocking.
         """
+        self._lengths = lengths
         self._overlooked = frozenset(self._missing_logs())
         if self._index.kept.below:
             self._note_kept(self._dead_logs())
@@ -444,7 +468,7 @@ class LedgerStorage:
         sizes = {}
         for log_id in self._logs.ids():
             file = self.disk.open(entry_log_path(self._logs.directory, log_id))
-            sizes[log_id] = file.size()
+            sizes[log_id] = min(file.size(), self._lengths.get(log_id, sys.maxsize))
             file.close()
         return sizes
 

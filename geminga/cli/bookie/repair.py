@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from geminga.bookie.entry_logs.log_ends import check_names
 from geminga.bookie.index.index_format import DELETED, State
 from geminga.bookie.index.ledger_index import LedgerIndex
 from geminga.bookie.journal.inventory import JournalInventory
@@ -153,6 +154,8 @@ def rebuild_index(parser: Parser, arguments: Sequence[str]) -> int:
     flags = parser.parse_strictly(arguments)
     with directory_of(flags) as stopped:
         _refuse_absent(stopped)
+        for place in stopped.ledgers:
+            check_names(stopped.disk, place.entry_logs, entry_log_ids(stopped.disk, place.entry_logs))
         names = stopped.ledger_records()
         old = [_put_aside(stopped, place) for place in stopped.ledgers]
         made = _rebuild(stopped, old, names)

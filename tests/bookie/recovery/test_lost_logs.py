@@ -102,6 +102,8 @@ class Cut:
     name: str
     keep: Callable[[int, int], int]
     loses: bool = True
+    zeroed: bool = False
+    """The file keeps its length: zeros are in the place of the rest."""
 
 
 CUTS = (
@@ -111,6 +113,10 @@ CUTS = (
     Cut("in the last record", lambda size, records_end: records_end - 1),
     Cut("before the footer", lambda size, records_end: records_end, loses=False),
     Cut("in the trailer", lambda size, records_end: size - 1, loses=False),
+    Cut("all zeros", lambda size, records_end: 0, zeroed=True),
+    Cut("zeros from half", lambda size, records_end: size // 2, zeroed=True),
+    Cut("zeros in the last record", lambda size, records_end: records_end - 5, zeroed=True),
+    Cut("zeros for the footer", lambda size, records_end: records_end, loses=False, zeroed=True),
 )
 
 
@@ -120,8 +126,11 @@ def cut_log(world: World, name: str, cut: Cut) -> int:
     footer = read_footer(file)
     assert footer is not None
     living = [row for ledger_id, row in footer.rows if ledger_id != 3]
-    length = cut.keep(file.size(), max(row.offset + row.ends[-1] for row in living))
+    size = file.size()
+    length = cut.keep(size, max(row.offset + row.ends[-1] for row in living))
     file.truncate(length)
+    if cut.zeroed:
+        file.append(bytes(size - length))
     file.sync()
     file.close()
     return sum(row.offset + end > length for row in living for end in row.ends)

@@ -44,10 +44,15 @@ def _flip(data: bytearray, offset: int) -> None:
     data[offset] ^= 4
 
 
+def _zero(data: bytearray, offset: int) -> None:
+    data[offset:] = bytes(len(data) - offset)
+
+
 DAMAGES: Final[dict[str, Callable[[bytearray], object]]] = {
     "cut to nothing": lambda data: data.clear(),
     "cut in half": lambda data: data.__delitem__(slice(len(data) // 2, None)),
     "cut in the last record": lambda data: data.__delitem__(slice(records_end(data) - 1, None)),
+    "zeros from half": lambda data: _zero(data, len(data) // 2),
     "footer cut off": lambda data: data.__delitem__(slice(records_end(data), None)),
     "footer flipped": lambda data: _flip(data, records_end(data) + 9),
     "trailer flipped": lambda data: _flip(data, len(data) - 1),
