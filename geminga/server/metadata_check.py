@@ -225,14 +225,15 @@ def _lost_flags(data_dir: str, lists: DirectoryLists, cluster: str) -> str:
 
 def aside_text(disk: Disk, data_dir: str, lists: DirectoryLists, bookie: Bookie, aside: Sequence[int]) -> str:
     """The start's message about ledgers that it has set aside; several lines. Blocking."""
+    flags = f"--data-dir {shlex.quote(data_dir)}"
     by_topic = ledgers_by_topic(aside, bookie.inventory.usage(), names_of(disk, data_dir, lists))
     return "\n".join(
         [
             "the index was rebuilt, or is older than the entry logs, and ledgers have no record: they were "
             "deleted, or the metadata is behind. They are set aside, neither served nor deleted:",
             *(f"  {line}" for line in by_topic),
-            "with the broker stopped, 'geminga bookie unrecorded restore --data-dir "
-            f"{shlex.quote(data_dir)}' brings them back under their topics, and 'geminga bookie unrecorded "
-            "delete' deletes them",
+            f"with the broker stopped, 'geminga bookie unrecorded restore {flags}' brings them back under "
+            f"their topics, and 'geminga bookie unrecorded delete --all {flags}' deletes all that are set "
+            "aside",
         ]
     )

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import logging
 import os
+import shlex
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -254,8 +255,9 @@ async def _serve(
             elif count := len(bookie.inventory.aside()):
                 log.warning(
                     "ledgers without a record that are set aside, neither served nor deleted: %d; with the "
-                    "broker stopped, 'geminga bookie unrecorded list' shows them",
+                    "broker stopped, 'geminga bookie unrecorded list --data-dir %s' shows them",
                     count,
+                    shlex.quote(data_dir),
                 )
             if bookie.recovery.mismatch:
                 events.record(
@@ -285,7 +287,7 @@ async def _serve(
                 topics,
             )
             backup = Backup(disk, data_dir, metadata, metadata_values, bookie, indexes)
-            health = HealthCheck(rooms, watch.gone, lambda: events.recorded["bucket-lost"])
+            health = HealthCheck(rooms, data_dir, watch.gone, lambda: events.recorded["bucket-lost"])
 
             @functools.cache
             def snapshots() -> SnapshotCalls:

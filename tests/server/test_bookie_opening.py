@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from geminga.bookie.running.directory_lists import DirectoryLists, ForeignLists
+from geminga.broker.operator.health import losses_of
 from geminga.config.config import Config
 from geminga.config.file import Property
 from geminga.config.loading import load
@@ -226,6 +227,10 @@ async def test_the_commands_in_its_advice_can_be_pasted(places: Places) -> None:
     async with opened(places.data_dir, Config()) as (bookie, _):
         text = aside_text(RealDisk(), str(places.data_dir), DirectoryLists(), bookie, [1])
         assert f"'geminga bookie unrecorded restore --data-dir '{places.data_dir}'' " in text
+        assert f"'geminga bookie unrecorded delete --all --data-dir '{places.data_dir}'' " in text
+        await bookie.inventory.set_aside([1])
+        [loss] = losses_of(bookie, str(places.data_dir), 0)
+        assert f"'geminga bookie unrecorded list --data-dir '{places.data_dir}'' " in loss
 
 
 async def test_the_default_directory_of_another_instance_is_refused(places: Places, tmp_path: Path) -> None:

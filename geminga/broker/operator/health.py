@@ -8,6 +8,7 @@ with other orphans. Simultaneous requests share one round trip, and an answer is
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
@@ -54,12 +55,16 @@ class HealthReport(msgspec.Struct, frozen=True, kw_only=True):
     """From the publish to the read; None: the message did not come back."""
 
 
-def losses_of(bookie: Bookie, lost_buckets: int) -> list[str]:
+def losses_of(bookie: Bookie, data_dir: str, lost_buckets: int) -> list[str]:
     """What was lost, and what is kept because files may be of several moments, with next steps; [] if there
     is nothing. `lost_buckets` is the number since the start.
     """
     report, counts = bookie.recovery, bookie.statistics()
-    look = "'geminga bookie verify' on the stopped broker lists it, and the log of the start names topics"
+    flags = f"--data-dir {shlex.quote(data_dir)}"
+    look = (
+        f"'geminga bookie verify {flags}' on the stopped broker lists it, and the log of the start names "
+        "topics"
+    )
     losses = [f"{damage}; {look}" for damage in report.damages[:LOSSES_MAX]]
     if report.logs_missing or report.logs_cut:
         losses.append(
@@ -86,14 +91,14 @@ def losses_of(bookie: Bookie, lost_buckets: int) -> list[str]:
     if counts.ledgers_aside:
         losses.append(
             f"ledgers without a record that are set aside: {counts.ledgers_aside}; 'geminga bookie "
-            "unrecorded list' on the stopped broker shows them"
+            f"unrecorded list {flags}' on the stopped broker shows them"
         )
     if counts.keeps_logs:
         kept = f" ({counts.kept_logs} would be, {counts.kept_bytes >> 20} MiB)" if counts.kept_logs else ""
         losses.append(
             "a start found files of several moments (index, entry logs, journals), so no entry log from "
-            f"before is deleted{kept}; if all is well, 'geminga bookie release' on the stopped broker "
-            "ends that"
+            f"before is deleted{kept}; if all is well, 'geminga bookie release {flags}' on the "
+            "stopped broker ends that"
         )
     return losses
 
@@ -104,15 +109,17 @@ class HealthCheck:
     def __init__(
         self,
         rooms: Rooms,
+        data_dir: str,
         gone: Callable[[], Awaitable[object]],
         lost_buckets: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`gone` returns what was removed while the broker runs, as text; "" if all files and directories
-        exist. It may raise StorageError. `lost_buckets` returns how many buckets of the delayed index were
-        lost since the start.
+        """`data_dir` is named in advice. `gone` returns what was removed while the broker runs, as text; ""
+        if all files and directories exist. It may raise StorageError. `lost_buckets` returns how many buckets
+        of the delayed index were lost since the start.
         """
         self.round_trips = 0
         self._rooms = rooms
+        self._data_dir = data_dir
         self._gone = gone
         self._lost_buckets = lost_buckets
         self._report: HealthReport | None = None
@@ -175,7 +182,7 @@ class HealthCheck:
             status="unhealthy" if reasons else "ok",
             reasons=reasons,
             checked_ms=clock.now_ms(),
-            losses=losses_of(self._rooms.bookie, self._lost_buckets()),
+            losses=losses_of(self._rooms.bookie, self._data_dir, self._lost_buckets()),
             round_trip_ms=trip_ms,
         )
 

@@ -100,7 +100,7 @@ def verify(parser: Parser, arguments: Sequence[str]) -> int:
         if any(index.kept.below for index in indexes):
             print(
                 "kept        entry logs are not deleted, since a start found files of several moments; "
-                "'geminga bookie release' ends that"
+                f"'geminga bookie release --data-dir {shlex.quote(stopped.data_dir)}' ends that"
             )
         print(f"damage      {counts.findings or 'none'}")
     return EXIT_FAILED if counts.findings else EXIT_OK

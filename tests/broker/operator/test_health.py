@@ -18,7 +18,7 @@ async def nothing_gone() -> str:
 
 async def test_answers_share_one_round_trip_a_second(autojump_clock: trio.testing.MockClock) -> None:
     async with open_topics() as rig:
-        check = HealthCheck(rig.rooms, nothing_gone)
+        check = HealthCheck(rig.rooms, "/data", nothing_gone)
         reports: list[HealthReport] = []
 
         async def ask() -> None:
@@ -44,7 +44,7 @@ async def test_its_ledger_does_not_grow_and_is_no_topic(
     async with open_topics() as rig:
         await topic_of(rig)
         topics = rig.rooms.metadata.children(records.MANAGED_LEDGERS)
-        check = HealthCheck(rig.rooms, nothing_gone)
+        check = HealthCheck(rig.rooms, "/data", nothing_gone)
         sizes = []
         for _ in range(10):
             assert (await check()).status == "ok"
@@ -70,7 +70,7 @@ async def unhealthy(rig: TopicsRig, check: HealthCheck) -> str:
 
 async def test_a_disk_that_hangs_makes_it_unhealthy(autojump_clock: trio.testing.MockClock) -> None:
     async with open_topics(bookie_runs=False) as rig:
-        check = HealthCheck(rig.rooms, nothing_gone)
+        check = HealthCheck(rig.rooms, "/data", nothing_gone)
         assert "within 1.5 s" in await unhealthy(rig, check)
         async with trio.open_nursery() as nursery:
             await nursery.start(rig.bookie.run)
@@ -84,7 +84,7 @@ async def test_directories_that_are_gone_make_it_unhealthy(autojump_clock: trio.
         return "/data/index"
 
     async with open_topics() as rig:
-        check = HealthCheck(rig.rooms, gone)
+        check = HealthCheck(rig.rooms, "/data", gone)
         assert (await unhealthy(rig, check)).startswith("/data/index was removed")
         assert check.round_trips == 0
 
@@ -93,7 +93,7 @@ async def test_cancelling_the_one_that_looks_leaves_the_others(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with open_topics(bookie_runs=False) as rig:
-        check = HealthCheck(rig.rooms, nothing_gone)
+        check = HealthCheck(rig.rooms, "/data", nothing_gone)
         reports: list[HealthReport] = []
 
         async def ask() -> None:

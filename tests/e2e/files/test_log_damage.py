@@ -80,8 +80,8 @@ def test_logs_with_swapped_names_are_refused_and_serve_all_once_renamed_back(
 
 @pytest.mark.usefixtures("places")
 def test_zeros_for_the_end_of_a_log_are_named_by_every_start(tmp_path: Path) -> None:
-    """Before anybody reads."""
-    data = tmp_path / "data"
+    """Before anybody reads. The commands in the advice can be pasted."""
+    data = (tmp_path / "data").rename(tmp_path / "my data")
     damaged_log(data, "zeros from half")
     with BrokerProcess(data, settings=SETTINGS, log_path=tmp_path / "log") as broker:
         for _ in range(2):
@@ -92,7 +92,8 @@ def test_zeros_for_the_end_of_a_log_are_named_by_every_start(tmp_path: Path) -> 
                 losses = " ".join(json.load(answer)["losses"])
             assert f"entries that topics have confirmed and no file has: {lost:.0f}" in losses
             assert "cut short: 1" in losses
-            assert "geminga bookie release" in losses
+            for command in ("verify", "release"):
+                assert f"'geminga bookie {command} --data-dir '{data}'' on the stopped broker" in losses
             broker.kill()
             broker.start()
 

@@ -85,7 +85,8 @@ def test_a_log_comes_back(tmp_path: Path, meanwhile: list[str]) -> None:
         assert kept["geminga_bookie_kept_bytes"] > 2_500_000
     verify = [sys.executable, "-m", "geminga", "bookie", "verify", "--data-dir", broker.data_dir]
     assert (
-        "'geminga bookie release' ends that" in subprocess.run(verify, capture_output=True, text=True).stdout
+        f"'geminga bookie release --data-dir {broker.data_dir}' ends that"
+        in subprocess.run(verify, capture_output=True, text=True).stdout
     )
     release = [sys.executable, "-m", "geminga", "bookie", "release", "--data-dir", broker.data_dir]
     subprocess.run(release, check=True, capture_output=True)
