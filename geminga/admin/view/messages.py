@@ -20,7 +20,7 @@ class MessagesView(Protocol):
 
     async def in_backlog(self, topic: TopicName, subscription: str, number: int) -> StoredMessage | None:
         """The entry that is this many, 1 or more, in the subscription's backlog. Of a subscription that does
-        not exist: of all entries.
+        not exist: of all entries. Raises `NotAllowed` for the name of a system cursor.
         """
         ...
 

@@ -14,6 +14,7 @@ from geminga.broker.flow.slices import Pace
 from geminga.broker.operator.topics import loaded_topic
 from geminga.broker.subscription.publish_times import first_published_at
 from geminga.limits import MIB
+from geminga.managed_ledger.cursor.system_cursors import check_is_no_system_cursor
 from geminga.position import LATEST, Position
 from geminga.wire.message_metadata import peek_or_none
 
@@ -76,6 +77,7 @@ class MessagesOperator:
         loaded = await self._load(topic)
         found = loaded.subscriptions.get(subscription)
         if found is None:
+            check_is_no_system_cursor(subscription)
             if number > loaded.ledger.number_of_entries:
                 return None
             return await self.from_start(topic, number)

@@ -7,7 +7,8 @@ import pytest
 
 from geminga.broker.operator.messages import RUN_ENTRIES, BacklogAnalysis, MessagesOperator
 from geminga.broker.policies.settings import BrokerSettings
-from geminga.errors import SubscriptionNotFound
+from geminga.errors import NotAllowed, SubscriptionNotFound
+from geminga.managed_ledger.cursor.system_cursors import SYSTEM_CURSORS
 from geminga.position import Position
 from tests.broker.topics_rig import TOPIC, open_topics, publish, subscription_of
 
@@ -74,3 +75,15 @@ async def test_a_subscription_that_does_not_exist_is_not_made(autojump_clock):
         assert found is not None
         assert found.position.entry_id == 2
         assert list(subscription.topic.subscriptions) == ["s"]
+
+
+async def test_a_system_cursor_has_no_backlog_to_look_into(autojump_clock):
+    """Pulsar answers with the messages of the cursor, or creates a subscription of its name."""
+    async with open_topics() as rig:
+        await subscription_of(rig)
+        await publish(rig, 3)
+        operator = MessagesOperator(rig.topics, rig.rooms.clock, BrokerSettings())
+        assert await operator.in_backlog(TOPIC, "missing", 1) is not None
+        for name in SYSTEM_CURSORS:
+            with pytest.raises(NotAllowed, match=f"{name} is the broker's own cursor"):
+                await operator.in_backlog(TOPIC, name, 1)

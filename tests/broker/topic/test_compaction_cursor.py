@@ -187,6 +187,15 @@ async def test_deleting_the_cursor_gives_the_state_up(autojump_clock: MockClock)
         assert not is_there(broker)
 
 
+async def test_the_namespaces_unsubscribe_gives_up_that_of_all_its_topics(autojump_clock: MockClock) -> None:
+    """As in Pulsar."""
+    async with open_broker() as broker:
+        await broker.publish(15, 10)
+        await by_request(broker)
+        assert await ask(broker, "POST", f"N/unsubscribe/{COMPACTION_CURSOR}") == (204, "")
+        assert await cursors(broker) == {}
+
+
 async def test_a_threshold_has_to_go_before_the_cursor_can(autojump_clock: MockClock) -> None:
     async with open_broker() as broker:
         await by_request(broker)

@@ -96,7 +96,9 @@ class NamespaceActionRoutes:
         return NO_CONTENT
 
     async def unsubscribe(self, request: Request) -> Response:
-        """`ConsumerBusy` if one of the topics has a consumer on it; the others have lost it by then."""
+        """`ConsumerBusy` if one of the topics has a consumer on it; the others have lost it by then. As in
+        Pulsar, `__compaction` is a name like others here: all topics give up what is kept for compaction.
+        """
         name = check_subscription(request.parameters["subscription"])
         busy: list[str] = []
 
