@@ -7,6 +7,7 @@ all of it once more, but for what the index holds then.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -23,12 +24,14 @@ READ_ENTRIES_MAX: Final = 200
 READ_BYTES_MAX: Final = MIB
 
 
-async def read_delays(subscription: Subscription) -> None:
+async def read_delays(subscription: Subscription, rest: Callable[[], Awaitable[None]]) -> None:
     """Bring what waits for its time into the index. Ends early if a consumer comes, which reads it as well.
-    StorageError: an entry cannot be read.
+    `rest` is awaited between two reads. StorageError: an entry cannot be read.
     """
     delayed, cursor, ledger = subscription.delayed, subscription.cursor, subscription.topic.ledger
     if subscription.consumers.ignores_delays or not delayed.policy.active or not cursor.durable:
+        return
+    if subscription.has_ended:
         return
     if delayed.has_index():
         await delayed.open()
@@ -47,10 +50,12 @@ async def read_delays(subscription: Subscription) -> None:
         if entries and len(entries) < len(wanted):
             position = min(position, entries[-1].position.next())  # the rest was too large for one read
         timed = [entry for entry in entries if _is_timed(entry)]
-        if timed and delayed.tracker is None:
+        await rest()
+        # An ended subscription would open an index that no call closes any more.
+        if timed and delayed.tracker is None and not subscription.has_ended:
             await delayed.open()
-        # A seek, or a consumer, came while this waited.
-        if delayed.clears != clears or len(subscription.consumers):
+        # A seek, a consumer, or the end came while this waited.
+        if delayed.clears != clears or len(subscription.consumers) or subscription.has_ended:
             return
         if timed:
             delayed.hold_back(

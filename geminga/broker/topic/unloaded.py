@@ -141,20 +141,19 @@ class UnloadedTopics:
         names = [name for name, found in self.figures() if found.has_buckets or found.holds_delayed]
         # A producer may have loaded a topic whose subscriptions have no consumer.
         names += [name for name, topic in self._loaded.items() if topic.ledger.holds_delayed]
+        share = _Share()
         for text in names:
             while not has_room():  # noqa: ASYNC110 - memory becomes free without a word
                 await trio.sleep(NO_ROOM_RETRY_S)
-            began_s = trio.current_time()
+            share.begin()
             try:
                 topic = await load(TopicName.parse(text))
                 for subscription in tuple(topic.subscriptions.values()):
-                    await read_delays(subscription)
+                    await read_delays(subscription, share.rest)
                 await topic.delays.note_held()
             except GemingaError as error:
                 log.warning("%s: its delayed messages are not counted: %s", text, error)
-            # By the time that has passed, in which the thread of a disk may have worked beside the loop.
-            busy_s = trio.current_time() - began_s
-            await trio.sleep(min(busy_s * (1 / LOAD_SHARE - 1), REST_S_MAX))
+            await share.rest()
 
 
 class _Pace:
@@ -167,4 +166,21 @@ class _Pace:
         if trio.current_time() - self._since_s < WORK_S:
             return
         await trio.sleep(REST_S)
+        self._since_s = trio.current_time()
+
+
+class _Share:
+    """Work that takes `LOAD_SHARE` of the time and no more."""
+
+    def __init__(self) -> None:
+        self._since_s = trio.current_time()
+
+    def begin(self) -> None:
+        self._since_s = trio.current_time()
+
+    async def rest(self) -> None:
+        """To be called every few milliseconds of work: a backlog may have millions of entries."""
+        # By the time that has passed, in which the thread of a disk may have worked beside the loop.
+        busy_s = trio.current_time() - self._since_s
+        await trio.sleep(min(busy_s * (1 / LOAD_SHARE - 1), REST_S_MAX))
         self._since_s = trio.current_time()
