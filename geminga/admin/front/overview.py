@@ -47,8 +47,8 @@ class DelayedRow(NamedTuple):
     subscription: str
     delayed: int
     """Messages in the index..."""
-    overdue: int | None
-    """...those of them that are due, and not delivered; None: unknown."""
+    overdue: int
+    """...those of them that are due, and not delivered."""
     buckets: BucketStatistics | None
     """None: the index is in memory only."""
     is_shared: bool
@@ -207,7 +207,7 @@ class _Found:
                         topic.name,
                         name,
                         subscription.msg_delayed,
-                        None,
+                        subscription.msg_overdue,
                         shown,
                         own is None and topic.delayed_buckets is not None,
                         subscription.delayed_reads_again,
@@ -296,7 +296,7 @@ async def overview(view: BrokerView) -> Overview:
         disk=await _disk(view),
         buckets=found.buckets,
         reading_again=found.reading_again,
-        delayed=[row._replace(overdue=await _overdue(view, row)) for row in delayed],
+        delayed=delayed,
         delayed_subscriptions=found.delayed_subscriptions,
         due=await _due_times(view, delayed, found.delayed_subscriptions),
         unserved=nlargest(NAMED_MAX, found.unserved),
@@ -310,16 +310,6 @@ async def _disk(view: BrokerView) -> DiskStatistics | None:
     try:
         return await view.process.disk() if view.process.disk is not None else None
     # The health check says what is wrong with it.
-    except GemingaError:
-        return None
-
-
-async def _overdue(view: BrokerView, row: DelayedRow) -> int | None:
-    """The messages of a subscription that are due and not delivered. Asked for the rows that are shown, since
-    the statistics of a subscription do not tell them apart.
-    """
-    try:
-        return (await view.delayed.summary(_loaded(view, row.topic), row.subscription)).due
     except GemingaError:
         return None
 

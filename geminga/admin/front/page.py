@@ -312,9 +312,7 @@ def _delayed_row(row: DelayedRow) -> Row:
     )
     if row.reads_again is not None:
         state = "to be read again: ledgers {} to {}".format(*row.reads_again)
-    not_due, overdue = count_text(row.delayed), "-"
-    if row.overdue is not None:
-        not_due, overdue = count_text(max(row.delayed - row.overdue, 0)), count_text(row.overdue)
+    not_due, overdue = count_text(max(row.delayed - row.overdue, 0)), count_text(row.overdue)
     name = subscription_name(row.topic, row.subscription)
     return Row(f"{row.topic} {row.subscription}", name, (not_due, overdue, *figures, state))
 

@@ -189,11 +189,11 @@ def test_events_and_directories_are_for_the_operator() -> None:
 def test_buckets_and_overdue_messages_of_a_subscription() -> None:
     buckets = BucketStatistics(growing=17, serving=4, lost={"start": 2, "told": 1}, rebuilt=1)
     delayed = DelayedRow(ORDERS, "billing", 1000, 166, buckets, False, (10, 12))
-    unknown = DelayedRow(ORDERS, "audit", 5, None, None, False, None)
+    in_memory = DelayedRow(ORDERS, "audit", 5, 0, None, False, None)
     found = overview(
         buckets=Buckets().plus(buckets),
         reading_again=1,
-        delayed=[delayed, unknown],
+        delayed=[delayed, in_memory],
         delayed_subscriptions=9,
         wrong=["x"],
         wrong_left_out=2,
@@ -202,7 +202,7 @@ def test_buckets_and_overdue_messages_of_a_subscription() -> None:
     cells = [re.findall(r"<td[^>]*>(.*?)</td>", one) for one in re.findall("<tr data-key.*?</tr>", html)]
     assert cells == [
         ["834", "166", "17", "4", "3", "1", "to be read again: ledgers 10 to 12"],
-        ["5", "-", "-", "-", "-", "-", "in memory only"],
+        ["5", "0", "-", "-", "-", "-", "in memory only"],
     ]
     text = Document(html).text
     for part in ("17 messages", "4 buckets", "3 buckets", "7 subscriptions with fewer", "3 things are wrong"):
@@ -216,7 +216,7 @@ def test_names_of_clients_are_text() -> None:
         one,
         wrong=[EVIL],
         losses=[EVIL],
-        delayed=[DelayedRow(name, EVIL, 1, None, None, False, None)],
+        delayed=[DelayedRow(name, EVIL, 1, 0, None, False, None)],
         unserved=[(1, name, EVIL)],
         namespaces={EVIL: Namespace(1, 1, 1)},
         kept=Kept(1, 1, [(1, name, "request")]),
