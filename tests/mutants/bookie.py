@@ -132,10 +132,18 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "log-ends-all-logs-closed",
         "geminga/bookie/entry_logs/log_ends.py",
-        "if size < ends[log_id]}",
-        "if size < 0}",
+        "if not _is_whole(file, last, len(last.row.ends) - 1):",
+        "if False:",
         ("tests/bookie/recovery/test_lost_logs.py",),
-        "that a log which ends before what the index names in it is healed at the start",
+        "that a log without the last record that the index names in it is healed at the start",
+    ),
+    Mutant(
+        "log-deleted-for-another",
+        "geminga/bookie/entry_logs/reader.py",
+        "if other_log_in_header(file, log_id) is not None:",
+        "if False:",
+        ("tests/bookie/recovery/test_misnamed_logs.py",),
+        "that a log is not deleted in the place of the one whose name its file has",
     ),
     Mutant(
         "healing-names-at-every-pass",

@@ -101,31 +101,26 @@ def look_at_ends(disk: Disk, directory: str, log_ids: Sequence[int], index: Ledg
     sizes = dict(lengths)
     remarks: list[str] = []
     others: dict[int, int] = {}
-    unfinished: dict[int, int] = {}
+    unfinished: set[int] = set()
     for log_id in sorted(named.intersection(log_ids)):
         file = disk.open(entry_log_path(directory, log_id))
         try:
             if (other := other_log_in_header(file, log_id)) is not None:
                 others[log_id] = other
             if not is_closed(file, log_id, remarks):
-                # Too short is judged by the rows below, not by the missing trailer: a kill leaves a log
-                # without one, whole.
-                unfinished[log_id] = file.size()
+                # The rows below show whether its end is gone: a kill leaves a log without a trailer, whole.
+                unfinished.add(log_id)
         finally:
             file.close()
     _refuse_others(directory, log_ids, others)
-    for log_id, last in index.last_rows_in(unfinished.keys()).items():
-        size = unfinished[log_id]
-        end = last.row.offset + last.row.ends[-1]
-        if size < end:
-            lengths[log_id] = sizes[log_id] = size
-            continue
-        # Long enough, but the repair of a file system, or a failing disk, may leave zeros in the place of the
-        # end.
+    for log_id, last in index.last_rows_in(unfinished).items():
+        # The length alone says too little: the repair of a file system, or a failing disk, may leave zeros in
+        # the place of the end.
         file = disk.open(entry_log_path(directory, log_id))
         try:
             if not _is_whole(file, last, len(last.row.ends) - 1):
-                lengths[log_id], sizes[log_id] = _records_end(file, log_id, index), size
+                lengths[log_id] = _records_end(file, log_id, index)
+                sizes[log_id] = file.size()
         finally:
             file.close()
     return LogEnds(lengths, sizes, remarks)
