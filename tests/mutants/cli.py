@@ -105,8 +105,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "peek-shows-what-is-acknowledged",
         "geminga/cli/messages/peek.py",
-        "        if self._acknowledged is not None and at in self._acknowledged:\n",
-        "        if False:\n",
+        "        is_acknowledged = self._acknowledged is not None and at in self._acknowledged\n",
+        "        is_acknowledged = False\n",
         (MESSAGES + "test_peek_shows_what_a_subscription_has_not_acknowledged_and_moves_nothing",),
         "what a subscription has acknowledged",
     ),

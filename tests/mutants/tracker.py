@@ -329,8 +329,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "seek-keeps-what-was-to-be-read-again",
         "geminga/broker/delays/subscription_delays.py",
-        "        self.all_again()\n        self.clears += 1",
-        "        self.clears += 1",
+        "        self.all_again()\n        self.read_until",
+        "        self.read_until",
         (
             "tests/broker/delays/test_delayed_index.py::"
             "test_ranges_of_before_are_not_to_be_read_again_once_the_cursor_has_moved",
