@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import ModuleType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from geminga.broker.schemas.checks import are_same, check_consumer, check_follows, validate
 from geminga.broker.schemas.types import TopicSchema
 from geminga.errors import BadVersion, IncompatibleSchema
 from geminga.metadata import records
@@ -78,7 +78,7 @@ class SchemaRegistry:
         """The version of this schema. A new schema is stored if it may follow the others by `strategy`.
         Raises IncompatibleSchema.
         """
-        _checks().validate(schema)
+        validate(schema)
         while True:
             known = self.versions(topic)
             same = _find(known, schema)
@@ -86,7 +86,7 @@ class SchemaRegistry:
                 return same.version
             if not may_change:
                 raise IncompatibleSchema("Schema not found and schema auto updating is disabled.")
-            _checks().check_follows([stored.schema for stored in known], schema, strategy)
+            check_follows([stored.schema for stored in known], schema, strategy)
             if len(known) >= VERSIONS_MAX:
                 raise IncompatibleSchema(f"{topic} has {VERSIONS_MAX} schemas, as many as are kept")
             version = await self._store(topic, schema)
@@ -114,15 +114,15 @@ class SchemaRegistry:
 
     def check_addition(self, topic: TopicName, schema: TopicSchema, strategy: str) -> None:
         """Raise IncompatibleSchema where `add` would."""
-        _checks().validate(schema)
-        _checks().check_follows([stored.schema for stored in self.versions(topic)], schema, strategy)
+        validate(schema)
+        check_follows([stored.schema for stored in self.versions(topic)], schema, strategy)
 
     def check_consumer(self, topic: TopicName, schema: TopicSchema, strategy: str) -> None:
         """Raise IncompatibleSchema if a consumer with this schema may not read the topic, which has a
         schema.
         """
-        _checks().validate(schema)
-        _checks().check_consumer([stored.schema for stored in self.versions(topic)], schema, strategy)
+        validate(schema)
+        check_consumer([stored.schema for stored in self.versions(topic)], schema, strategy)
 
     async def delete(self, topic: TopicName) -> int:
         """Delete all versions by a mark, and return the mark's version. The numbers are not used again."""
@@ -143,11 +143,4 @@ def _find(known: Sequence[StoredSchema], schema: TopicSchema) -> StoredSchema | 
         # Nearly every producer brings the newest as it is; no other need be parsed for it.
         if stored.schema.type == schema.type and stored.schema.data == schema.data:
             return stored
-    return next((stored for stored in known if _checks().are_same(stored.schema, schema)), None)
-
-
-def _checks() -> ModuleType:
-    """The checks, with Avro's; a broker without schemas never imports them."""
-    from geminga.broker.schemas import checks
-
-    return checks
+    return next((stored for stored in known if are_same(stored.schema, schema)), None)

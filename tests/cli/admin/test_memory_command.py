@@ -51,7 +51,7 @@ def test_the_report_adds_up(ready: dict[str, Any]) -> None:
     if sys.platform == "linux":
         assert report["resident_bytes"] == sum(part["used_bytes"] for part in parts.values()) > 20 * MIB
     shares = {share["name"]: share["used_bytes"] for share in report["process"]}
-    assert list(shares) == ["at_start", "topics", "delayed", "rocksdb", "rest"]
+    assert list(shares) == ["at_start", "topics", "delayed", "http", "rocksdb", "rest"]
     assert shares["topics"] == 8 * 1024, "one topic without subscriptions"
     assert shares["delayed"] == 0
     if sys.platform == "linux":

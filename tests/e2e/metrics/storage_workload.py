@@ -161,7 +161,7 @@ def _slow(broker: BrokerProcess) -> Iterator[str]:
     for stopped_ms, *classes in (
         (8, "le_10", "le_20"),
         (40, "le_50", "le_100"),
-        (150, "le_200"),
+        (110, "le_200"),
         (700, "le_1000"),
         (1300, "overflow"),
     ):

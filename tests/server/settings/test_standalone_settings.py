@@ -54,6 +54,7 @@ def test_every_key_of_the_file_reaches_the_server(
         dropped_log_lines: Callable[[], int],
         operator_token: OperatorToken,
         reopened: Callable[[], None],
+        wipes_data: bool,
         task_status: trio.TaskStatus[Addresses],
     ) -> None:
         given.append((config, data_dir))
