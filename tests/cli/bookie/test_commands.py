@@ -319,8 +319,9 @@ def test_rows_that_name_what_is_not_there_are_one_finding(data: Path, call: Call
     row = decode_row(0, values.get(key) or b"")
     values.write([(key, encode_row(row._replace(offset=at[4, 0][1])))], sync=True)
     values.close()
-    found = [line for line in call("verify", "--data-dir", data)[1].splitlines() if " not entr" in line]
-    assert len(found) == 1
+    shown = call("verify", "--data-dir", data)[1]
+    found = [line for line in shown.splitlines() if " not entr" in line]
+    assert len(found) == 1, shown
     assert f"not entries 0 to {row.last} of ledger 3 (persistent://" in found[0]
 
 
