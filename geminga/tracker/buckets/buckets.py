@@ -435,7 +435,7 @@ class Buckets:
         self._recovered = trio.Event()
 
     async def recovered(self) -> None:
-        """Return when `is_recovered`."""
+        """Return when `is_recovered`, or when it was stopped before."""
         if self._recovered is not None:
             await self._recovered.wait()
 
@@ -456,6 +456,8 @@ class Buckets:
         finally:
             for ledger_id in self.serving:
                 self.store.unwatch(ledger_id)
+            if self._recovered is not None:
+                self._recovered.set()
             self._ended.set()
 
     async def stop(self) -> None:
