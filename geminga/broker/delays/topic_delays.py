@@ -185,7 +185,15 @@ class TopicDelays:
         learn what. To be called when all of the backlog has been read. The note is a hint, and may be missing
         after an error.
         """
-        await self._note(any(len(delays) for delays in self._attached if delays.cursor.durable))
+        holds = self._has_tracker()
+        await self._note(holds)
+        if not holds and self._has_tracker():
+            # Opened while that was written, when the record still said True: `open` had nothing to note.
+            await self._note(True)
+
+    def _has_tracker(self) -> bool:
+        # Also if it is empty: `open` notes what is held back later only if it has to open one.
+        return any(delays.tracker is not None for delays in self._attached if delays.cursor.durable)
 
     async def _note(self, holds: bool) -> None:
         try:

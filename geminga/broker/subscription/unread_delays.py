@@ -24,15 +24,16 @@ READ_ENTRIES_MAX: Final = 200
 READ_BYTES_MAX: Final = MIB
 
 
-async def read_delays(subscription: Subscription, rest: Callable[[], Awaitable[None]]) -> None:
-    """Bring what waits for its time into the index. Ends early if a consumer comes, which reads it as well.
-    `rest` is awaited between two reads. StorageError: an entry cannot be read.
+async def read_delays(subscription: Subscription, rest: Callable[[], Awaitable[None]]) -> bool:
+    """Bring what waits for its time into the index. False: it ended early, since a consumer came, which reads
+    it as well, or a seek, or the end. `rest` is awaited between two reads. StorageError: an entry cannot be
+    read.
     """
     delayed, cursor, ledger = subscription.delayed, subscription.cursor, subscription.topic.ledger
     if subscription.consumers.ignores_delays or not delayed.policy.active or not cursor.durable:
-        return
+        return True  # nothing is held back here
     if subscription.has_ended:
-        return
+        return False
     if delayed.has_index():
         await delayed.open()
     if delayed.buckets is not None:
@@ -56,12 +57,13 @@ async def read_delays(subscription: Subscription, rest: Callable[[], Awaitable[N
             await delayed.open()
         # A seek, a consumer, or the end came while this waited.
         if delayed.clears != clears or len(subscription.consumers) or subscription.has_ended:
-            return
+            return False
         if timed:
             delayed.hold_back(
                 [e for e in timed if not (delayed.is_settled(e.position) or delayed.holds(e.position))]
             )
     delayed.was_read(ledger.last_confirmed)
+    return True
 
 
 def _is_timed(entry: Entry) -> bool:

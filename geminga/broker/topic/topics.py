@@ -264,6 +264,9 @@ class Topics:
         except GemingaError as error:
             loading.error = error
             self._rooms.figures.topic_load_failed()
+            # It may have been created before the error came.
+            if not self._closing and key not in self.loaded and self.catalog.exists(name):
+                self.unloaded_topics.changed(key)
         finally:
             del self._loading[key]
             loading.done.set()

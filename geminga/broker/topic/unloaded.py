@@ -55,6 +55,7 @@ class UnloadedTopics:
         self._found: dict[str, UnopenedLedger | None] = {}
         """None: not read yet, or its records could not be read."""
         self._due: dict[str, None] = {}
+        self._is_reading = False
         self._wake = trio.Event()
         self._is_listed = False
         self._listed = trio.Event()
@@ -69,7 +70,7 @@ class UnloadedTopics:
     @property
     def unread(self) -> int:
         """Those whose records are still to be read; 1 more while topics are still to be listed."""
-        return len(self._due) + (not self._is_listed)
+        return len(self._due) + self._is_reading + (not self._is_listed)
 
     def get(self, name: str) -> UnopenedLedger | None:
         """None: it is loaded, was not read yet, or is not there."""
@@ -106,7 +107,13 @@ class UnloadedTopics:
         while True:
             while self._due:
                 name = next(iter(self._due))
-                await self._read(name)
+                # Before the read: a change in the middle of it makes the name due once more.
+                del self._due[name]
+                self._is_reading = True
+                try:
+                    await self._read(name)
+                finally:
+                    self._is_reading = False
                 await pace.turn()
             self._listed.set()
             self._wake = trio.Event()
@@ -124,7 +131,7 @@ class UnloadedTopics:
             # Told once, and again with the error that its first client gets.
             log.warning("%s: its figures are not known: %s", text, error)
         # It may have been loaded meanwhile, and even closed again: then `changed` has made it due once more.
-        if text in self._found and self._due.pop(text, None) is None and text not in self._loaded:
+        if text in self._found and text not in self._due:
             self._found[text] = found
 
     # -- loading ---------------------------------------------------------------------------------------------
@@ -148,9 +155,12 @@ class UnloadedTopics:
             share.begin()
             try:
                 topic = await load(TopicName.parse(text))
+                is_read = True
                 for subscription in tuple(topic.subscriptions.values()):
-                    await read_delays(subscription, share.rest)
-                await topic.delays.note_held()
+                    is_read &= await read_delays(subscription, share.rest)
+                # The note stays where a consumer, a seek or an unload came: the index may lack the rest.
+                if is_read and not topic.closing:
+                    await topic.delays.note_held()
             except GemingaError as error:
                 log.warning("%s: its delayed messages are not counted: %s", text, error)
             await share.rest()

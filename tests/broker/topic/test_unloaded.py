@@ -1,0 +1,78 @@
+"""The figures of topics that are not loaded, while topics are loaded, changed and closed meanwhile."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import trio
+
+from geminga.broker.operator.statistics import StatisticsOperator
+from geminga.broker.subscription.unread_delays import READ_ENTRIES_MAX, read_delays
+from geminga.broker.topic import unloaded
+from geminga.names import TopicName
+from tests.broker.topics_rig import TOPIC, open_topics, publish, subscription_of
+
+HOUR_S = 3600
+
+
+async def no_rest() -> None:
+    await trio.lowlevel.checkpoint()
+
+
+async def test_a_topic_that_changed_during_its_reading_is_read_once_more(autojump_clock, monkeypatch) -> None:
+    async with open_topics() as rig:
+        await subscription_of(rig)
+        await rig.topics.unload(TOPIC)
+        read, read_count = unloaded.read_unopened, 0
+
+        async def read_slowly(storage):
+            nonlocal read_count
+            read_count += 1
+            found = await read(storage)
+            if read_count == 1:
+                await publish(rig, 3)
+                await rig.topics.unload(TOPIC)
+            return found
+
+        monkeypatch.setattr(unloaded, "read_unopened", read_slowly)
+        rig.nursery.start_soon(rig.topics.unloaded_topics.run)
+        await trio.sleep(10)
+        found = rig.topics.unloaded_topics.get(str(TOPIC))
+        assert found is not None
+        assert found.entries == 3
+        assert rig.topics.unloaded_topics.unread == 0
+
+
+@pytest.mark.parametrize("ending", ["unload", "due"])
+async def test_the_note_stays_where_the_index_may_still_get_something(autojump_clock, ending: str) -> None:
+    """Without it the next start would not load the topic, and tell no delayed message."""
+    async with open_topics() as rig:
+        await subscription_of(rig)
+        await publish(rig, 2 * READ_ENTRIES_MAX, delay_s=HOUR_S)
+        topic = await rig.topics.get(TOPIC, create=False)
+        await topic.ledger.note_delayed(True)
+        if ending == "unload":
+            reads = await read_delays(topic.subscription("s"), partial(rig.topics.unload, TOPIC))
+            assert reads is False
+        else:
+            await trio.sleep(2 * HOUR_S)
+            assert await read_delays(topic.subscription("s"), no_rest)
+            assert len(topic.subscription("s").delayed) == 0
+            await topic.delays.note_held()
+        assert topic.ledger.holds_delayed
+
+
+async def test_a_topic_is_told_once_while_its_backlog_goes(autojump_clock) -> None:
+    async with open_topics() as rig:
+        await subscription_of(rig)
+        await publish(rig, 3)
+        topic = await rig.topics.get(TOPIC, create=False)
+        other = TopicName.parse(f"{TOPIC}-other")
+        await rig.topics.get(other, create=True)
+        told = []
+        for found in StatisticsOperator(rig.topics, rig.rooms, None).of_topics():
+            if found is not None:
+                told.append(found.name)
+                await topic.subscription("s").clear_backlog()
+        assert sorted(told) == sorted([str(TOPIC), str(other)])
