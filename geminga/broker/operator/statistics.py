@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from geminga.broker.topic.topics import Topics
     from geminga.managed_ledger.cursor.cursor import Cursor
     from geminga.managed_ledger.statistics import ManagedLedgerStatistics
-    from geminga.managed_ledger.unopened import UnopenedCursor, UnopenedLedger
+    from geminga.managed_ledger.unopened import UnopenedLedger
     from geminga.names import TopicName
 
 ROWS_MAX = 40
@@ -97,34 +97,40 @@ class StatisticsOperator:
         return found
 
     def of_topics(self, *, with_cursors: bool = False) -> Iterator[TopicStatistics | None]:
-        loaded, unloaded = list(self._topics.loaded.values()), list(self._topics.unloaded_topics.figures())
         looked = 0
-        # A caller that takes no more than some of them wants those where something waits.
-        for has_backlog in (True, False):
-            for topic in loaded:
-                looked += 1 + len(topic.subscriptions) // ROWS_MAX
-                if _has_backlog(topic) is has_backlog:
-                    slices = _statistics_in_slices(topic, with_cursors=with_cursors)
-                    while True:
-                        try:
-                            looked += next(slices)
-                        except StopIteration as end:
-                            yield end.value
-                            break
-                        if looked >= ROWS_MAX:
-                            yield None
-                            looked = 0
-                elif looked >= ROWS_MAX:
-                    yield None
-                    looked = 0
-            for name, ledger in unloaded:
-                looked += 1
-                is_loaded = name in self._topics.loaded  # since the list was made
-                if not is_loaded and any(_waits(cursor) for cursor in ledger.cursors) is has_backlog:
-                    yield unloaded_statistics(name, ledger)
-                if looked >= ROWS_MAX:
-                    yield None
-                    looked = 0
+        # A caller that takes no more than some of them wants those where something waits. Put in order once:
+        # asked anew for each, a backlog that changes meanwhile would tell a topic twice, or never.
+        waiting: list[Topic | tuple[str, UnopenedLedger]] = []
+        others: list[Topic | tuple[str, UnopenedLedger]] = []
+        figures = self._topics.unloaded_topics.figures()
+        found: list[Topic | tuple[str, UnopenedLedger]] = [*self._topics.loaded.values(), *figures]
+        for one in found:
+            (waiting if _has_backlog(one) else others).append(one)
+            looked += 1 if isinstance(one, tuple) else 1 + len(one.subscriptions) // ROWS_MAX
+            if looked >= ROWS_MAX:
+                yield None
+                looked = 0
+        for one in (*waiting, *others):
+            looked += 1
+            # It may have been loaded since the list was made.
+            topic = self._topics.loaded.get(one[0]) if isinstance(one, tuple) else one
+            if topic is None:
+                assert isinstance(one, tuple)
+                yield unloaded_statistics(*one)
+            else:
+                slices = _statistics_in_slices(topic, with_cursors=with_cursors)
+                while True:
+                    try:
+                        looked += next(slices)
+                    except StopIteration as end:
+                        yield end.value
+                        break
+                    if looked >= ROWS_MAX:
+                        yield None
+                        looked = 0
+            if looked >= ROWS_MAX:
+                yield None
+                looked = 0
 
     def of_unloaded_topic(self, name: str) -> TopicStatistics | None:
         found = self._topics.unloaded_topics.get(name)
@@ -160,12 +166,10 @@ class StatisticsOperator:
         )
 
 
-def _has_backlog(topic: Topic) -> bool:
-    return any(subscription.cursor.backlog_entries() for subscription in topic.subscriptions.values())
-
-
-def _waits(cursor: UnopenedCursor) -> bool:
-    return cursor.backlog_entries > 0 and not cursor.is_system
+def _has_backlog(one: Topic | tuple[str, UnopenedLedger]) -> bool:
+    if isinstance(one, tuple):
+        return any(cursor.backlog_entries > 0 and not cursor.is_system for cursor in one[1].cursors)
+    return any(subscription.cursor.backlog_entries() for subscription in one.subscriptions.values())
 
 
 def unloaded_statistics(name: str, ledger: UnopenedLedger) -> TopicStatistics:
