@@ -124,6 +124,13 @@ def test_an_unloaded_topic_has_the_few_figures_that_its_records_tell() -> None:
     assert values(page(asleep, levels=Levels(series_max=11)))["geminga_metrics_series_dropped", ""] == 12
 
 
+def test_the_counts_of_topics_are_the_brokers() -> None:
+    counts = BrokerStatistics(topics_loaded=2, topics_unloaded=5, topics_unread=3)
+    found = values("".join(exposition((), counts, (), cluster="c")))
+    names = ("geminga_topics_stored", "geminga_topics_loaded", "geminga_topics_unread")
+    assert [found[name, ""] for name in names] == [7, 2, 3]
+
+
 def test_the_bound_counts_each_series_of_a_topic() -> None:
     late = LatenessStatistics((1, 10), (3, 1, 0), 0, 20)
     cursor = SubscriptionStatistics(name="s", delayed_lateness=late, delayed_buckets=BucketStatistics())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -30,18 +31,24 @@ async def test_a_topic_that_changed_during_its_reading_is_read_once_more(autojum
             nonlocal read_count
             read_count += 1
             found = await read(storage)
+            assert figures() == (0, 1, 1)  # loaded, not loaded, unread
             if read_count == 1:
                 await publish(rig, 3)
                 await rig.topics.unload(TOPIC)
             return found
 
+        def figures() -> tuple[int, int, int]:
+            told = StatisticsOperator(rig.topics, rig.rooms, SimpleNamespace(created=0, active=0)).of_broker()
+            return told.topics_loaded, told.topics_unloaded, told.topics_unread
+
+        assert figures() == (0, 1, 2), "1 more while topics are still to be listed"
         monkeypatch.setattr(unloaded, "read_unopened", read_slowly)
         rig.nursery.start_soon(rig.topics.unloaded_topics.run)
         await trio.sleep(10)
         found = rig.topics.unloaded_topics.get(str(TOPIC))
         assert found is not None
         assert found.entries == 3
-        assert rig.topics.unloaded_topics.unread == 0
+        assert figures() == (0, 1, 0)
 
 
 @pytest.mark.parametrize("ending", ["unload", "due"])

@@ -139,7 +139,10 @@ def _delayed(broker: BrokerProcess) -> Iterator[str]:
         return _until(broker, "geminga_delayed_lateness_ms_sum", seconds_max=1.0)
 
     yield eventually(late, 30.0)
+    # Due after its consumer has left.
+    producer.send(b"", deliver_after=timedelta(seconds=1))
     consumer.close()
+    yield _until(broker, "geminga_subscription_overdue")
     client.close()
 
 
