@@ -46,7 +46,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "long-looks-keep-the-interpreters-lock",
         "geminga/broker/flow/slices.py",
-        "await trio.sleep(PAUSE_S)",
+        "await trio.sleep(self._pause_s)",
         "await trio.lowlevel.checkpoint()",
         ("tests/broker/flow/test_slices.py",),
         "that the loop sleeps between the slices of a long look",

@@ -29,10 +29,12 @@ class Pace:
 
     A checkpoint alone has the other tasks run, and keeps the interpreter's lock nearly all the time: the
     threads that write the journal would wait for it, and each publisher with them. So the loop sleeps
-    whenever `SLICE_S` have passed; a look that is shorter does not wait.
+    whenever `slice_s` have passed; a look that is shorter does not wait.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, slice_s: float = SLICE_S, pause_s: float = PAUSE_S) -> None:
+        self._slice_s = slice_s
+        self._pause_s = pause_s
         self._since_s = trio.current_time()
         self._rows = 0
 
@@ -43,10 +45,10 @@ class Pace:
             await self.turn()
 
     async def turn(self) -> None:
-        if trio.current_time() - self._since_s < SLICE_S:
+        if trio.current_time() - self._since_s < self._slice_s:
             await trio.lowlevel.checkpoint()
             return
-        await trio.sleep(PAUSE_S)
+        await trio.sleep(self._pause_s)
         self._since_s = trio.current_time()
 
 

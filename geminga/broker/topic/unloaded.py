@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from geminga.broker.flow.slices import Pace
 from geminga.broker.subscription.unread_delays import read_delays
 from geminga.errors import GemingaError, TopicNotFound
 from geminga.managed_ledger.unopened import UnopenedLedger, read_unopened
@@ -97,7 +98,7 @@ class UnloadedTopics:
 
     async def run(self) -> None:
         """Read what there is, and what changes, until cancelled. Run it once both ports answer."""
-        pace = _Pace()
+        pace = Pace(WORK_S, REST_S)
         for namespace in await self._rooms.namespaces.all_namespaces():
             for name in self._names.each_stored_name_in(NamespaceName.parse(namespace)):
                 if name not in self._loaded:
@@ -164,19 +165,6 @@ class UnloadedTopics:
             except GemingaError as error:
                 log.warning("%s: its delayed messages are not counted: %s", text, error)
             await share.rest()
-
-
-class _Pace:
-    """Turns of a long look that no client waits for."""
-
-    def __init__(self) -> None:
-        self._since_s = trio.current_time()
-
-    async def turn(self) -> None:
-        if trio.current_time() - self._since_s < WORK_S:
-            return
-        await trio.sleep(REST_S)
-        self._since_s = trio.current_time()
 
 
 class _Share:

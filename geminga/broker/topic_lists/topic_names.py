@@ -39,14 +39,14 @@ class TopicNames:
         """Full names of the topics of a namespace, each partition by its own name, in no order. A partition
         that was used comes twice.
         """
-        yield from self._each_child(records.MANAGED_LEDGERS, namespace)
+        yield from self.each_stored_name_in(namespace)
         for name in self.each_partitioned_name_in(namespace):
             for index in range(self.partitions(TopicName.parse(name))):
                 yield f"{name}{PARTITION_SUFFIX}{index}"
 
     def plain_names_in(self, namespace: NamespaceName) -> list[str]:
         """Topics that have a managed ledger: topics without partitions, and partitions that were used."""
-        return list(self._each_child(records.MANAGED_LEDGERS, namespace))
+        return list(self.each_stored_name_in(namespace))
 
     def each_stored_name_in(self, namespace: NamespaceName) -> Iterator[str]:
         """As `plain_names_in`, one after the other."""
