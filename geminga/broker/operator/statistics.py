@@ -99,7 +99,7 @@ class StatisticsOperator:
     def of_topics(self, *, with_cursors: bool = False) -> Iterator[TopicStatistics | None]:
         looked = 0
         # A caller that takes no more than some of them wants those where something waits. Put in order once:
-        # asked anew for each, a backlog that changes meanwhile would tell a topic twice, or never.
+        # asked again for each, a backlog that changes meanwhile would tell a topic twice, or never.
         waiting: list[Topic | tuple[str, UnopenedLedger]] = []
         others: list[Topic | tuple[str, UnopenedLedger]] = []
         figures = self._topics.unloaded_topics.figures()
