@@ -149,22 +149,20 @@ class RocksKeyValue:
             self._change(apply, "write")
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        scan = Scan()
+        scan = Scan(start, end)
         attempts: Attempts | None = None
         try:
             while True:
                 try:
                     with self._gate:
-                        row = self._database.next_row(scan, start)
+                        row = self._database.next_row(scan)
                 except Exception as error:
                     attempts = self._read_failed(error, "scan", attempts)
                     continue
                 if attempts is not None:
                     attempts.succeeded()
                     attempts = None
-                # No upper bound is set on the iterator: the row after the range is read and dropped, which
-                # costs one row for each scan.
-                if row is None or row[0] >= end:
+                if row is None:
                     return
                 yield row
         finally:

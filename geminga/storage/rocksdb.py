@@ -24,6 +24,8 @@ Facts about `rocksdict` that the shape of both files comes from, each held by a 
   all that it has in memory, also of a batch whose sync has failed. `DB::Resume` is not bound. So the database
   is closed at once, the logs are cut behind the last confirmed write, and it is opened for reading only until
   there is space (`Database.go_back`).
+- An iterator does not keep its upper bound alive: the options that it was made with have to live as long, and
+  so they are the scan's. `set_iterate_lower_bound` sets the upper one.
 - An iterator that could not open a table stays failed, and one of a `snapshot()` sees later writes. So a scan
   goes on with a new iterator, and only if nothing was written since it began: sequence numbers tell.
 """
@@ -75,15 +77,23 @@ class Scan:
     finished.
     """
 
-    __slots__ = ("__weakref__", "iterator", "last", "sequence")
+    __slots__ = ("__weakref__", "_options", "iterator", "last", "sequence", "start")
 
-    def __init__(self) -> None:
+    def __init__(self, start: bytes, end: bytes) -> None:
+        self.start = start
+        self._options = rocksdict.ReadOptions()
+        # Without it, the step behind the last row passes over all deleted rows that follow: 44 ms over
+        # 150,000 of them.
+        self._options.set_iterate_upper_bound(end)
         self.iterator: rocksdict.RdictIter | None = None
         """At `last`, or at the first row. None: to be made."""
         self.last: bytes | None = None
         """The key that was returned last."""
         self.sequence = 0
         """That of the last write that the scan sees."""
+
+    def make_iterator(self, db: rocksdict.Rdict) -> rocksdict.RdictIter:
+        return db.iter(self._options)
 
     def end(self) -> None:
         """Release what the iterator holds: tables and the directory's lock."""
@@ -136,14 +146,14 @@ class Database:
         # Unsynced: the next sync carries it. A marker that a crash loses proves less, never anything wrong.
         self._db.delete(synced_marker(sequence), self._no_sync)
 
-    def next_row(self, scan: Scan, start: bytes) -> tuple[bytes, bytes] | None:
-        """The row after the one that the scan returned last, or the first one from `start` on. None: it was
-        the last one, and no block on the way was damaged.
+    def next_row(self, scan: Scan) -> tuple[bytes, bytes] | None:
+        """The row after the one that the scan returned last, or its first one. None: it was the last one, and
+        no block on the way was damaged.
         """
         iterator = scan.iterator
         try:
             if iterator is None:
-                self._seek(scan, start)
+                self._seek(scan)
                 iterator = scan.iterator
                 assert iterator is not None
             if scan.last is not None:
@@ -163,13 +173,13 @@ class Database:
             iterator = None
         return None
 
-    def _seek(self, scan: Scan, start: bytes) -> None:
+    def _seek(self, scan: Scan) -> None:
         """Make a new iterator for the scan, at the row that it has reached."""
         if self._ended:
             raise StorageError(f"{self._path}: closed{'' if scan.last is None else ' during a scan'}")
         while True:
             sequence = self._db.latest_sequence_number()
-            iterator: rocksdict.RdictIter | None = self._db.iter()
+            iterator: rocksdict.RdictIter | None = scan.make_iterator(self._db)
             # A write between the two calls would give an iterator whose sequence number we do not know.
             if self._db.latest_sequence_number() == sequence:
                 break
@@ -183,7 +193,7 @@ class Database:
         scan.iterator, scan.sequence = iterator, sequence
         try:
             assert iterator is not None
-            iterator.seek(start if scan.last is None else scan.last)
+            iterator.seek(scan.start if scan.last is None else scan.last)
             if scan.last is not None:
                 iterator.status()
         finally:
@@ -363,7 +373,7 @@ class Database:
             if scan.last is not None and scan.sequence == sequence:
                 # Now, before the next write. If it cannot be done the scan retries by itself.
                 try:
-                    self._seek(scan, b"")
+                    self._seek(scan)
                 except Exception:
                     scan.end()
 

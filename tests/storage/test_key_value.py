@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -54,6 +55,33 @@ def test_a_scan_is_a_snapshot(key_value: KeyValue) -> None:
     assert next(scan) == (b"a", b"1")
     key_value.write([(b"b", b"2"), (b"c", b"2")], sync=False)
     assert list(scan) == [(b"c", b"1")]
+
+
+def test_each_of_many_scans_keeps_its_end(key_value: KeyValue) -> None:
+    """RocksDB's iterators only refer to the bytes of their bounds."""
+    keys = [b"%05d" % number for number in range(5000)]
+    key_value.write([(key, key) for key in keys], sync=False)
+    scans = [key_value.scan(keys[10 * number], keys[10 * number + 9]) for number in range(400)]
+    assert [next(scan)[0] for scan in scans] == [keys[10 * number] for number in range(400)]
+    for number, scan in enumerate(scans):
+        assert [key for key, _ in scan] == keys[10 * number + 1 : 10 * number + 9]
+
+
+def test_a_scan_does_not_look_behind_its_end(tmp_path: Path) -> None:
+    """What was deleted there costs nothing: a look with 100,000 deleted rows behind it and one without."""
+    key_value = RocksKeyValue(str(tmp_path / "map"))
+    keys = [b"%08d" % number for number in range(100_000)]
+    key_value.write([(key, b"") for key in keys], sync=False)
+    key_value.write([], keys[10:], sync=False)
+
+    def cpu_s(end: bytes) -> float:
+        since_s = time.thread_time()
+        for _ in range(20):
+            assert len(list(key_value.scan(keys[0], end))) == 10
+        return time.thread_time() - since_s
+
+    assert cpu_s(keys[10]) < cpu_s(keys[-1]) / 20
+    key_value.close()
 
 
 def test_last_before(key_value: KeyValue) -> None:
