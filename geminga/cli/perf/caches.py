@@ -175,12 +175,14 @@ class _Run:
         while True:
             await trio.sleep_until(then_s + SAMPLE_S)
             seconds = trio.current_time() - then_s
+            # Counted before the page is read: what was consumed is then among what the page says was read.
+            now_counts = self._counts()
             try:
                 now_served = await trio.to_thread.run_sync(self._meter.read, seconds)
             except ClientError as error:
                 print(f"no sample: {error}", file=sys.stderr)
                 continue
-            now_s, now_counts = trio.current_time(), self._counts()
+            now_s = trio.current_time()
             changes = [now - before for now, before in zip(now_counts, counts, strict=True)]
             sample = Sample(now_s - started_s, now_s - then_s, now_served.since(served), *changes)
             self._course.samples.append(sample)
