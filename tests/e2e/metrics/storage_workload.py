@@ -178,15 +178,20 @@ def _slow(broker: BrokerProcess) -> Iterator[str]:
         shares = itertools.cycle((1.0, 0.75, 0.5))
 
         def stop_and_go() -> str | None:
+            producer.flush()
             for _ in range(2000):
                 producer.send_async(b"x" * 200, lambda *_: None)
             broker.send_signal(signal.SIGSTOP)
             time.sleep(stopped_ms / 1000 * next(shares))  # noqa: TID251, B023 - a latency is a time
             broker.send_signal(signal.SIGCONT)
-            producer.flush()
-            text = scrape(broker.endpoints.web_url)
-            page = page_of(text)
-            return text if any(page.total(name) for name in names) else None  # noqa: B023
+            # The classes are those of the last second: a look after the flush may come too late for them.
+            for _ in range(8):
+                text = scrape(broker.endpoints.web_url)
+                page = page_of(text)
+                if any(page.total(name) for name in names):  # noqa: B023
+                    return text
+                time.sleep(0.25)  # noqa: TID251 - of the second that is looked at
+            return None
 
         yield eventually(stop_and_go, 30.0, what=f"{names} to move")
     client.close()

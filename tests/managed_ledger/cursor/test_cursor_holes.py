@@ -24,7 +24,8 @@ def test_a_million_holes_come_back_after_a_kill(tmp_path: Path) -> None:
     assert figures["not_acknowledged"] == figures["expected_backlog"] == 1_000_000
     assert figures["left_out"] == 0
     assert figures["state_bytes"] <= 2_000_000
-    assert figures["ack_us"] <= 5
+    # The last tenth, with a million holes, costs what the first one does.
+    assert figures["last_ack_us"] <= 3 * figures["first_ack_us"]
 
 
 def test_a_million_holes_far_apart_are_still_within_two_mib() -> None:
