@@ -24,7 +24,6 @@ def collections() -> Iterator[Collections]:
     collections.begin()
     yield collections
     collections.close()
-    gc.unfreeze()
 
 
 def test_a_collection_walks_over_what_has_come_since_the_last_one(collections: Collections) -> None:

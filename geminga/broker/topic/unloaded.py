@@ -29,9 +29,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("geminga.broker")
 
-WORK_S: Final = 0.003
-REST_S: Final = 0.002
-"""Records are read for the one time, and nothing is done for the other. 10,000 topics take some seconds."""
+WORK_S: Final = 0.004
+REST_S: Final = 0.001
+"""Records are read for the one time, and nothing is done for the other. 10,000 topics take some seconds, and
+a client waits at most for the first.
+"""
 LOAD_SHARE: Final = 0.2
 """Of a core: topics are loaded for their delayed messages at most so fast."""
 REST_S_MAX: Final = 1.0

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import errno
-import gc
 import json
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,15 +24,12 @@ from tests.server.settings.tables import every_key
 
 
 @pytest.fixture(autouse=True)
-def _clean_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No settings from the environment; what a start does to the garbage collector is undone."""
+def _clean_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No settings from the environment."""
     for key in settings():
         monkeypatch.delenv(key, raising=False)
     for name in [name for name in os.environ if name.startswith("PULSAR_PREFIX_")]:
         monkeypatch.delenv(name)
-    yield
-    gc.unfreeze()
-    gc.enable()
 
 
 def conf_file(root: Path, keys: dict[str, str]) -> str:
