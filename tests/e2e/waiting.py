@@ -22,7 +22,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def eventually(condition: Callable[[], T], timeout_s: float = 10.0, *, what: str = "") -> T:
+def eventually(condition: Callable[[], T], timeout_s: float = 60.0, *, what: str = "") -> T:
     """Poll `condition` until it returns something true; return that. A failed assertion in it is false."""
     deadline_s = time.monotonic() + timeout_s
     pause = threading.Event()

@@ -90,7 +90,7 @@ def all_in_buckets(watch: Watch, waiting: int, indexes_min: int, lost: set[int])
         new = sum(messages for ledger_id, messages in look.buckets if ledger_id not in lost)
         return look if new >= waiting - 2 * indexes_min and not look.ledgers & lost else None
 
-    return eventually(complete, timeout_s=8, what="all messages are in buckets")
+    return eventually(complete, what="all messages are in buckets")
 
 
 def assert_usual_sizes(look: Look, indexes_min: int) -> None:

@@ -75,7 +75,7 @@ def test_the_brokers_retention_holds_until_the_topic_says_otherwise(started: Sta
     assert started.entries(topic) == 35
     retention = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
     assert started.admin.post(f"{path}/retention", retention).status == 204
-    eventually(lambda: started.entries(topic) == 5, 10)
+    eventually(lambda: started.entries(topic) == 5)
 
 
 def test_expiry_is_seen_in_statistics_and_metrics(started: Started, topic: str) -> None:
@@ -113,7 +113,7 @@ def test_a_full_backlog_sends_producers_away_and_lets_them_come_back(started: St
     quota = {"limitSize": 1000, "policy": "producer_request_hold"}
     assert started.admin.post(f"{path}/backlogQuota", quota).status == 204
     assert started.admin.stats(topic)["backlogQuotaLimitSize"] == 1000
-    eventually(lambda: not started.admin.stats(topic)["publishers"], 10)
+    eventually(lambda: not started.admin.stats(topic)["publishers"])
     with pytest.raises(pulsar.PulsarException):
         started.producer(topic)
     assert started.admin.post(f"{path}/subscription/s/skip_all").status == 204
@@ -127,7 +127,7 @@ def test_eviction_leaves_nine_tenths_of_the_quota(started: Started, topic: str) 
     quota = {"limitSize": size // 2, "policy": "consumer_backlog_eviction"}
     path = f"/admin/v2/{topic_path(topic)}"
     assert started.admin.post(f"{path}/backlogQuota", quota).status == 204
-    eventually(lambda: started.admin.backlog(topic, "s") < 35, 10)
+    eventually(lambda: started.admin.backlog(topic, "s") < 35)
     assert 14 <= started.admin.backlog(topic, "s") <= 17
 
 
@@ -138,7 +138,7 @@ def test_a_topic_that_nobody_uses_is_gone_and_comes_back_empty(started: Started,
     assert started.admin.post(f"{path}/retention", retention).status == 204
     producer.send(b"for nobody")
     producer.close()
-    eventually(lambda: started.admin.get(f"{path}/stats").status == 404, 10)
+    eventually(lambda: started.admin.get(f"{path}/stats").status == 404)
     assert topic not in started.admin.get("/admin/v2/persistent/public/default").json()
     producer = started.producer(topic)
     producer.send(b"once more")
@@ -164,7 +164,7 @@ def test_truncate_under_a_connected_consumer(started: Started, topic: str) -> No
     assert message.data() == b"new"
     assert started.admin.backlog(topic, "s") == 1
     consumer.acknowledge(message)
-    eventually(lambda: started.admin.backlog(topic, "s") == 0, 5)
+    eventually(lambda: started.admin.backlog(topic, "s") == 0)
     consumer.close()
     producer.close()
 
