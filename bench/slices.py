@@ -64,11 +64,32 @@ SETTINGS = {
 }
 
 
+class Stacks:
+    """Where the loop's thread was, about each millisecond of its own time, of the longest step."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[float, str]] = []
+        self.longest: list[tuple[float, str]] = []
+        sys.setswitchinterval(0.0005)
+
+    def run(self, thread: int) -> None:
+        while frame := sys._current_frames().get(thread):
+            names = []
+            while frame is not None and "trio" not in frame.f_code.co_filename:
+                file = frame.f_code.co_filename.rpartition("geminga/")[2]
+                names.append(f"{file}:{frame.f_lineno} {frame.f_code.co_name}")
+                frame = frame.f_back  # type: ignore[assignment]
+            self.seen.append((time.clock_gettime(time.pthread_getcpuclockid(thread)), " < ".join(names[:7])))
+            time.sleep(0.0007)
+
+
 class Steps(trio.abc.Instrument):
     """The CPU time of each step of the loop, while it is on, and of the collections that fell into them."""
 
-    def __init__(self) -> None:
+    def __init__(self, stacks: Stacks | None = None) -> None:
         self.is_on = False
+        self.stacks = stacks
+        self.longest_ms = 0.0
         self.steps: list[tuple[float, str]] = []
         """ms, and the task."""
         self.collections: list[tuple[float, int]] = []
@@ -81,18 +102,25 @@ class Steps(trio.abc.Instrument):
     def before_run(self) -> None:
         self._thread = threading.get_ident()
         gc.callbacks.append(self._collects)
+        if self.stacks is not None:
+            threading.Thread(target=self.stacks.run, args=(self._thread,), daemon=True).start()
 
     def after_run(self) -> None:
         gc.callbacks.remove(self._collects)
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
         self._collected_s = 0.0
+        if self.stacks is not None:
+            self.stacks.seen = []
         self._began_s = time.thread_time()
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
         if self.is_on:
             taken_s = time.thread_time() - self._began_s - self._collected_s
             self.steps.append((taken_s * 1000, task.name.rpartition("geminga.")[2]))
+            if self.stacks is not None and taken_s * 1000 > self.longest_ms:
+                self.longest_ms = taken_s * 1000
+                self.stacks.longest = [((at - self._began_s) * 1000, names) for at, names in self.stacks.seen]
 
     def _collects(self, phase: str, details: dict[str, int]) -> None:
         if threading.get_ident() != self._thread:
@@ -163,6 +191,7 @@ def measure(
         rounds = 1
     steps.steps.clear()
     steps.collections.clear()
+    steps.longest_ms = 0.0
     steps.is_on = True
     for _ in range(rounds):
         size_bytes = len(ask(web, method, path, body))
@@ -179,6 +208,9 @@ def measure(
     for generation in sorted({generation for _, generation in steps.collections}):
         found = [taken for taken, of in steps.collections if of == generation]
         print(f"{'':22}{len(found)} collections of generation {generation}: longest {max(found):.2f} ms")
+    if steps.stacks is not None and longest > STEP_MS_MAX / 2:
+        for at_ms, names in steps.stacks.longest:
+            print(f"{'':22}{at_ms:6.2f} ms  {names}")
     return bool(p999 <= STEP_MS_MAX)
 
 
@@ -332,12 +364,13 @@ def main() -> int:
     parser.add_argument("--subscriptions", type=int, default=2000)
     parser.add_argument("--holes", type=int, default=20_000)
     parser.add_argument("--part", choices=PARTS)
+    parser.add_argument("--stacks", action="store_true", help="where the longest steps beyond half of it are")
     add_options(parser)
     options = parser.parse_args()
     kept: list[bool] = []
     for part in PARTS:
         if options.part in (None, part):
-            steps = Steps()
+            steps = Steps(Stacks() if options.stacks else None)
             with (
                 tempfile.TemporaryDirectory(prefix="slices-", dir=options.work_dir) as directory,
                 broker(directory, steps) as addresses,

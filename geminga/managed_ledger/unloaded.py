@@ -10,7 +10,8 @@ that of `chain_record.py`, `cursor_set.py` and `cursor/cursor_ledger.py`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -33,10 +34,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("geminga.managed_ledger")
 
 
-def subscription_names(storage: Storage) -> list[str]:
+def each_subscription_name(storage: Storage) -> Iterator[str]:
     """Of the durable cursors without the broker's own. Also right while the topic is loaded."""
-    names = map(records.cursor_of, storage.metadata.children(storage.path))
-    return [name for name in names if name not in SYSTEM_CURSORS]
+    names = map(records.cursor_of, storage.metadata.each_child(storage.path))
+    return (name for name in names if name not in SYSTEM_CURSORS)
 
 
 def has_cursor(storage: Storage, name: str) -> bool:
@@ -97,6 +98,9 @@ class UnloadedTopic:
         stored = self._storage.metadata.get(path)
         return stored and (path, records.decode(CursorRecord, stored.value, path), stored.version)
 
+    def _is_last_cursor(self) -> bool:
+        return len(list(islice(self._storage.metadata.each_child(self._storage.path), 2))) == 1
+
     async def create_cursor(
         self,
         name: str,
@@ -139,7 +143,7 @@ class UnloadedTopic:
         if found is None or self._record is None or only_internal(self._record.properties):
             return False
         path, record, version = found
-        if self._ends()[1] != EARLIEST and len(self._storage.metadata.children(self._storage.path)) == 1:
+        if self._ends()[1] != EARLIEST and self._is_last_cursor():
             return False
         with trio.CancelScope(shield=True):
             await self._storage.metadata.delete(path, version)

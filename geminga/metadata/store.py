@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 
-CHILDREN_AT_ONCE: Final = 500
+CHILDREN_AT_ONCE: Final = 200
 """About half a millisecond of work."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 
 import msgspec
@@ -28,7 +28,7 @@ from geminga.admin.routes.topics import (
     stats_asked,
 )
 from geminga.admin.statistics.internal_stats_json import PartitionedInternalStats, internal_stats_json
-from geminga.admin.statistics.stats_json import PartitionedMetadata, PartitionedTotal
+from geminga.admin.statistics.stats_json import PartitionedMetadata, PartitionedTotal, encoded
 from geminga.admin.view.broker import BrokerIdentity
 from geminga.admin.view.statistics import StatisticsView
 from geminga.admin.view.topics import TopicsView
@@ -131,12 +131,16 @@ class PartitionRoutes:
         metadata = self._metadata(topic)
         total = PartitionedTotal()
         shown = self._shown(request, parts, total)
+
+        async def sums() -> bytes:
+            return await in_slices(encoded(total.json(metadata)))
+
         if request.flag("perPartition", default=True):
-            return streamed_json(_with_partitions(shown, lambda: total.json(metadata), rest_first=False))
+            return streamed_json(_with_partitions(shown, sums, rest_first=False))
         async with aclosing(shown):
             async for _ in shown:
                 pass
-        return json_response(total.json(metadata))
+        return Response(200, await sums(), "application/json")
 
     async def _shown(
         self, request: Request, parts: Sequence[TopicName], total: PartitionedTotal
@@ -146,8 +150,8 @@ class PartitionRoutes:
         for part in parts:
             await pace.turn()
             shown = await shown_statistics(self._statistics, part, owner, asked)
-            total.add(shown)
-            yield str(part), shown
+            await in_slices(total.add(shown))
+            yield str(part), msgspec.Raw(await in_slices(encoded(shown)))
 
     async def internal_stats(self, request: Request) -> Response:
         topic = topic_of(request)
@@ -162,8 +166,10 @@ class PartitionRoutes:
                 shown = internal_stats_json(found, await self._statistics.readers(part))
                 yield str(part), msgspec.Raw(await in_slices(shown))
 
-        rest = PartitionedInternalStats(metadata=metadata, partitions={})
-        return streamed_json(_with_partitions(shown(), lambda: rest, rest_first=True))
+        async def rest() -> bytes:
+            return msgspec.json.encode(PartitionedInternalStats(metadata=metadata, partitions={}))
+
+        return streamed_json(_with_partitions(shown(), rest, rest_first=True))
 
     async def _loaded_parts(self, topic: TopicName) -> Sequence[TopicName]:
         """All partitions, which are loaded now: what is wrong with one is known before the answer begins."""
@@ -189,24 +195,24 @@ class PartitionRoutes:
 
 
 async def _with_partitions(
-    shown: AsyncGenerator[tuple[str, object], None], rest: Callable[[], object], *, rest_first: bool
+    shown: AsyncGenerator[tuple[str, object], None], rest: Callable[[], Awaitable[bytes]], *, rest_first: bool
 ) -> AsyncGenerator[bytes, None]:
     """A JSON object whose last field `partitions`, empty in `rest`, gets each partition when it is its turn.
 
     Sums are known last; there the partitions stand before the rest.
     """
-    before = _without_partitions(rest()) + b"," if rest_first else b"{"
+    before = _without_partitions(await rest()) + b"," if rest_first else b"{"
     before += b'"partitions":{'
     async with aclosing(shown):
         async for name, value in shown:
             yield before + msgspec.json.encode(name) + b":" + msgspec.json.encode(value)
             before = b","
-    yield b"}}" if rest_first else b"}," + _without_partitions(rest()).removeprefix(b"{") + b"}"
+    yield b"}}" if rest_first else b"}," + _without_partitions(await rest()).removeprefix(b"{") + b"}"
 
 
-def _without_partitions(value: object) -> bytes:
-    """As JSON without its last field and its end."""
-    text, end = msgspec.json.encode(value), b',"partitions":{}}'
+def _without_partitions(text: bytes) -> bytes:
+    """JSON without its last field and its end."""
+    end = b',"partitions":{}}'
     assert text.endswith(end)
     return text.removesuffix(end)
 

@@ -19,7 +19,7 @@ from geminga.admin.routes.message_ids import shown_id
 from geminga.admin.routes.names import namespace_of, topic_of
 from geminga.admin.routes.numbers import whole_number
 from geminga.admin.statistics.internal_stats_json import internal_stats_json
-from geminga.admin.statistics.stats_json import StatsAsked, topic_json
+from geminga.admin.statistics.stats_json import StatsAsked, encoded, topic_json
 from geminga.admin.statistics.stats_json import Topic as StatsOfTopic
 from geminga.admin.view.broker import BrokerIdentity
 from geminga.admin.view.statistics import StatisticsView
@@ -116,7 +116,8 @@ class TopicRoutes:
         topic = topic_of(request)
         check_is_there(self._topics, topic)
         owner = Addresses(self._broker, request.local_host).broker
-        return json_response(await shown_statistics(self._statistics, topic, owner, stats_asked(request)))
+        shown = await shown_statistics(self._statistics, topic, owner, stats_asked(request))
+        return Response(200, await in_slices(encoded(shown)), "application/json")
 
     async def internal_stats(self, request: Request) -> Response:
         topic = topic_of(request)

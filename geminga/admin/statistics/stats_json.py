@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping
 from datetime import UTC, datetime
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -243,13 +244,34 @@ def topic_json(
     return topic
 
 
+def encoded(topic: Topic) -> Generator[int, None, bytes]:
+    """The topic as JSON; yields after every `ROWS_MAX` publishers and subscriptions how many.
+
+    It loses its subscriptions meanwhile: freed all at once, thousands of them would hold up the loop.
+    """
+    publishers, subscriptions = [], []
+    for start in range(0, len(topic.publishers), ROWS_MAX):
+        publishers.append(msgspec.json.encode(topic.publishers[start : start + ROWS_MAX])[1:-1])
+        yield ROWS_MAX
+    names = iter(tuple(topic.subscriptions))
+    while some := {name: topic.subscriptions.pop(name) for name in islice(names, ROWS_MAX)}:
+        subscriptions.append(msgspec.json.encode(some)[1:-1])
+        yield ROWS_MAX
+    parts: dict[str, Any] = {
+        "publishers": msgspec.Raw(b"[" + b",".join(publishers) + b"]"),
+        "subscriptions": msgspec.Raw(b"{" + b",".join(subscriptions) + b"}"),
+    }
+    return msgspec.json.encode(msgspec.structs.replace(topic, **parts))
+
+
 class PartitionedTotal:
     """A partitioned topic: everything added up, subscriptions by name, producers and consumers by place."""
 
     def __init__(self) -> None:
         self._total = Topic(oldest_backlog_message_age_seconds=0)
 
-    def add(self, topic: Topic) -> None:
+    def add(self, topic: Topic) -> Generator[int, None, None]:
+        """Yields after every `ROWS_MAX` publishers and subscriptions how many."""
         total = self._total
         _add(total, topic, _ADDED)
         times_ms = (total.earliest_msg_publish_time_in_backlogs, topic.earliest_msg_publish_time_in_backlogs)
@@ -259,8 +281,12 @@ class PartitionedTotal:
             if place == len(total.publishers):
                 total.publishers.append(Publisher())
             _add(total.publishers[place], publisher, _RATES_IN)
-        for name, subscription in topic.subscriptions.items():
+            if place % ROWS_MAX == ROWS_MAX - 1:
+                yield ROWS_MAX
+        for added, (name, subscription) in enumerate(topic.subscriptions.items(), 1):
             _add_subscription(total.subscriptions, name, subscription)
+            if added % ROWS_MAX == 0:
+                yield ROWS_MAX
 
     def json(self, metadata: PartitionedMetadata) -> Topic:
         """Without its partitions: that field, the last one, is empty."""

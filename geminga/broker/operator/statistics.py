@@ -67,7 +67,9 @@ class StatisticsOperator:
         loaded = await loaded_topic(self._topics, topic)
         found: dict[str, int] = {}
         times_ms: dict[Position, int] = {}
+        pace = Pace()
         for name, subscription in list(loaded.subscriptions.items()):
+            await pace.row()
             if not subscription.cursor.durable:
                 continue
             first = subscription.cursor.nth_unacknowledged(1)
@@ -105,11 +107,16 @@ class StatisticsOperator:
         figures = self._topics.unloaded_topics.figures()
         found: list[Topic | tuple[str, UnopenedLedger]] = [*self._topics.loaded.values(), *figures]
         for one in found:
-            (waiting if _has_backlog(one) else others).append(one)
-            looked += 1 if isinstance(one, tuple) else 1 + len(one.subscriptions) // ROWS_MAX
-            if looked >= ROWS_MAX:
-                yield None
-                looked = 0
+            place = others
+            for backlog in _backlogs(one):
+                looked += 1
+                if looked >= ROWS_MAX:
+                    yield None
+                    looked = 0
+                if backlog:
+                    place = waiting
+                    break
+            place.append(one)
         for one in (*waiting, *others):
             looked += 1
             # It may have been loaded since the list was made.
@@ -166,10 +173,14 @@ class StatisticsOperator:
         )
 
 
-def _has_backlog(one: Topic | tuple[str, UnopenedLedger]) -> bool:
+def _backlogs(one: Topic | tuple[str, UnopenedLedger]) -> Iterator[int]:
+    """Of its subscriptions, after a 0: a topic without any is looked at, too."""
+    yield 0
     if isinstance(one, tuple):
-        return any(cursor.backlog_entries > 0 and not cursor.is_system for cursor in one[1].cursors)
-    return any(subscription.cursor.backlog_entries() for subscription in one.subscriptions.values())
+        yield from (cursor.backlog_entries for cursor in one[1].cursors if not cursor.is_system)
+    else:
+        for subscription in tuple(one.subscriptions.values()):
+            yield subscription.cursor.backlog_entries()
 
 
 def unloaded_statistics(name: str, ledger: UnopenedLedger) -> TopicStatistics:

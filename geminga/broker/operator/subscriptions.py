@@ -6,8 +6,10 @@ lists of subscriptions, new ones, deleted ones, backlogs that are cleared. All e
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
+from geminga.broker.flow.slices import sorted_names
 from geminga.broker.operator.topics import loaded_topic
 from geminga.broker.subscription.publish_times import first_published_at
 from geminga.broker.topic.topic import check_properties
@@ -33,7 +35,7 @@ class SubscriptionsOperator:
 
     async def names(self, topic: TopicName) -> list[str]:
         if self._is_on_disk_only(topic):
-            return sorted(self._topics.recorded_subscriptions(topic))
+            return await sorted_names(self._topics.each_recorded_subscription(topic))
         return sorted((await loaded_topic(self._topics, topic)).subscriptions)
 
     async def has(self, topic: TopicName, name: str) -> bool:
@@ -89,8 +91,10 @@ class SubscriptionsOperator:
             if self._topics.has_recorded_subscription(topic, name):
                 return False
             allowed = self._rooms.policies.effective(topic).subscriptions_max
-            if 0 < allowed <= len(self._topics.recorded_subscriptions(topic)):
-                return False
+            if allowed > 0:
+                names = islice(self._topics.each_recorded_subscription(topic), allowed)
+                if allowed <= len(await sorted_names(names)):
+                    return False
             return await records.create_cursor(
                 name,
                 initial="earliest" if start == EARLIEST else "latest",

@@ -8,7 +8,7 @@ the change is durable, and every loaded topic that it concerns applies it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -120,7 +120,8 @@ class EffectivePolicies(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, **known) if known else self
 
 
-Listener = Callable[[EffectivePolicies], None]
+Listener = Callable[[EffectivePolicies], Awaitable[None] | None]
+"""What it returns is waited for: a topic tells its subscriptions in slices."""
 
 
 class _Attached:
@@ -421,7 +422,9 @@ class Policies:
             for attached in topics:
                 for listener in tuple(attached.listeners):
                     if listener in attached.listeners:  # the topic may have been closed meanwhile
-                        listener(self._effective(name, attached.overrides))
+                        waiting = listener(self._effective(name, attached.overrides))
+                        if waiting is not None:
+                            await waiting
                     told += 1
                     if told % TOLD_AT_ONCE == 0:
                         await pace.turn()

@@ -130,7 +130,7 @@ class Rounds:
             rooms.figures.measure(began_s - before_s, rooms.bookie, rooms.tail_cache)
             pace = Pace()
             for topic in tuple(self._loaded.values()):
-                topic.measure(began_s - before_s)
+                await topic.measure(began_s - before_s, pace)
                 await pace.row()
 
     async def _watch_writes(self, timeout_s: float) -> None:

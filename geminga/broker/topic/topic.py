@@ -195,6 +195,10 @@ class Topic:
             await self.delays.close()
             await self.dedup.close()
             await finish()
+            # Freed one by one: thousands of them at once would hold up the loop.
+            while self.subscriptions:
+                self.subscriptions.popitem()
+                await pace.row()
         finally:
             self.rooms.policies.detach(self.name, self._policies_changed)
             self.subscriptions.clear()
@@ -220,15 +224,21 @@ class Topic:
         # In memory only, as in Pulsar: written down for each topic it would cost a write a minute.
         self._used_ms = self.clock.now_ms()
 
-    def _policies_changed(self, policies: EffectivePolicies) -> None:
+    async def _policies_changed(self, policies: EffectivePolicies) -> None:
         self.policies = policies
         self._apply_policies()
         if not self.compaction.is_settled:
             self._on_unsettled(self.compaction)
+        # Each gets what holds at its turn: of two changes at once the later one stays.
+        pace = Pace()
+        for subscription in tuple(self.subscriptions.values()):
+            subscription.apply(self._subscription_settings())
+            self._limit_dispatch(subscription)
+            await pace.row()
 
     def _apply_policies(self) -> None:
-        """Push to each part the values that it needs per message or entry. All other code reads
-        `policies`.
+        """Push to each part but the subscriptions the values that it needs per message or entry. All other
+        code reads `policies`.
         """
         self.ledger.apply(ledger_settings(self.ledger.settings, self.policies))
         # In effect before the request that changed a policy is answered: tests of applications rely on it.
@@ -241,9 +251,6 @@ class Topic:
         self._dispatch_limit = dispatch_limit(
             self.policies.dispatch_rate, self._dispatch_limit, self.publishing.published
         )
-        for subscription in self.subscriptions.values():
-            subscription.apply(self._subscription_settings())
-            self._limit_dispatch(subscription)
 
     def _limit_dispatch(self, subscription: Subscription) -> None:
         own = self.policies.subscription_rates.get(
@@ -298,12 +305,18 @@ class Topic:
             due_backlog=subscription.due_backlog if from_due_time else None,
         )
 
-    def measure(self, elapsed_s: float) -> None:
+    async def measure(self, elapsed_s: float, pace: Pace) -> None:
         """Close one interval of the rates of this topic, its producers and its subscriptions."""
         self.publishing.measure(elapsed_s)
-        self.rates.measure(self.ledger, elapsed_s)
-        for subscription in self.subscriptions.values():
+        saved = 0
+        for cursor in tuple(self.ledger.cursors.values()):
+            if cursor.cursor_ledger is not None:
+                saved += cursor.cursor_ledger.states_saved
+            await pace.row()
+        self.rates.measure(self.ledger, saved, elapsed_s)
+        for subscription in tuple(self.subscriptions.values()):
             subscription.update_rates(elapsed_s)
+            await pace.row()
 
     # -- producers -------------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from geminga.errors import (
 from geminga.managed_ledger.chain.tasks import TaskGroup
 from geminga.managed_ledger.cursor.cursor_ledger import Storage
 from geminga.managed_ledger.managed_ledger import ManagedLedger
-from geminga.managed_ledger.unloaded import UnloadedTopic, has_cursor, subscription_names
+from geminga.managed_ledger.unloaded import UnloadedTopic, each_subscription_name, has_cursor
 from geminga.metadata import records
 from geminga.names import TopicName
 
@@ -223,9 +223,9 @@ class Topics:
             self.unloaded_topics.changed(key)
             done.set()
 
-    def recorded_subscriptions(self, name: TopicName) -> list[str]:
-        """The topic's durable subscriptions as they are on disk, loaded or not."""
-        return subscription_names(self._storage(name))
+    def each_recorded_subscription(self, name: TopicName) -> Iterator[str]:
+        """The topic's durable subscriptions as they are on disk, loaded or not, one after the other."""
+        return each_subscription_name(self._storage(name))
 
     def has_recorded_subscription(self, name: TopicName, subscription: str) -> bool:
         """As `name in recorded_subscriptions`, without a look at the others. No name of a system cursor."""

@@ -12,7 +12,7 @@ import msgspec
 from geminga.admin.http.router import Request, Response, Router, json_response, streamed_json
 from geminga.admin.routes.addresses import Addresses
 from geminga.admin.routes.cluster.brokers import PULSAR_VERSION
-from geminga.admin.statistics.stats_json import topic_json
+from geminga.admin.statistics.stats_json import encoded, topic_json
 from geminga.admin.view.broker import BrokerIdentity
 from geminga.admin.view.process import ProcessView
 from geminga.admin.view.statistics import StatisticsView
@@ -181,7 +181,7 @@ class BrokerStatsRoutes:
                     head = b"}}}," + key + b":{"
                 head += part + b':{"persistent":{'
             opened = namespace, bundle
-            yield head + msgspec.json.encode(name) + b":" + msgspec.json.encode(shown)
+            yield head + msgspec.json.encode(name) + b":" + await in_slices(encoded(shown))
         yield b"}" if opened is None else b"}}}}"
 
     def _place(self, name: str, ranges: dict[str, list[str]]) -> str:
