@@ -5,6 +5,7 @@
     python bench/slices.py --part topics --rounds 3
     python bench/slices.py --part many --topics 10000 --partitions 10000    changes of many at once
     python bench/slices.py --part holes --holes 1000000
+    python bench/slices.py --part commands --topics 10000 --patterns 1000    binary commands
 
 A broker runs in a thread of this process, so that each step of each task on its loop is measured by the clock
 of that thread: what other programs and the client do to this machine is not in it. The messages are due
@@ -28,10 +29,11 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,7 @@ import trio
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from bench import slices_commands
 from bench.figures import add_options
 from geminga.config.file import Property
 from geminga.config.loading import load
@@ -61,6 +64,8 @@ SETTINGS = {
     "delayedDeliveryMaxNumBuckets": "1000",
     "managedLedgerMaxEntriesPerLedger": str(PER_BUCKET),
     "managedLedgerMinLedgerRolloverTimeMinutes": "0",
+    "maxUnackedMessagesPerConsumer": "0",
+    "maxUnackedMessagesPerSubscription": "0",
 }
 
 
@@ -86,9 +91,10 @@ class Stacks:
 class Steps(trio.abc.Instrument):
     """The CPU time of each step of the loop, while it is on, and of the collections that fell into them."""
 
-    def __init__(self, stacks: Stacks | None = None) -> None:
+    def __init__(self, stacks: Stacks | None = None, only: str = "") -> None:
         self.is_on = False
         self.stacks = stacks
+        self.only = only
         self.longest_ms = 0.0
         self.steps: list[tuple[float, str]] = []
         """ms, and the task."""
@@ -185,16 +191,24 @@ def measure(
     web: str, steps: Steps, name: str, path: str, rounds: int, method: str = "GET", body: bytes | None = None
 ) -> bool:
     """Whether it kept its promise. A change is made once."""
+    if steps.only not in name:
+        return True
     if method == "GET":
         ask(web, method, path)
     else:
         rounds = 1
+    return measure_call(steps, name, lambda: ask(web, method, path, body), rounds)
+
+
+def measure_call(steps: Steps, name: str, call: Callable[[], object], rounds: int = 1) -> bool:
     steps.steps.clear()
     steps.collections.clear()
     steps.longest_ms = 0.0
     steps.is_on = True
+    size_bytes = 0
     for _ in range(rounds):
-        size_bytes = len(ask(web, method, path, body))
+        answer = call()
+        size_bytes = len(answer) if isinstance(answer, bytes) else 0
     steps.is_on = False
     taken_ms = np.array([taken for taken, _ in steps.steps])
     p50, p99, p999 = np.percentile(taken_ms, (50, 99, 99.9))
@@ -209,8 +223,8 @@ def measure(
         found = [taken for taken, of in steps.collections if of == generation]
         print(f"{'':22}{len(found)} collections of generation {generation}: longest {max(found):.2f} ms")
     if steps.stacks is not None and longest > STEP_MS_MAX / 2:
-        for at_ms, names in steps.stacks.longest:
-            print(f"{'':22}{at_ms:6.2f} ms  {names}")
+        for names, of_names in groupby(steps.stacks.longest, lambda seen: seen[1]):
+            print(f"{'':22}{next(of_names)[0]:6.2f} ms  {names}")
     return bool(p999 <= STEP_MS_MAX)
 
 
@@ -350,7 +364,34 @@ def holes(addresses: Addresses, web: str, steps: Steps, options: argparse.Namesp
         yield measure(web, steps, f"{name}, holes", f"{root}/{name}", options.rounds)
 
 
-PARTS = ("delayed", "topics", "many", "holes")
+def commands(addresses: Addresses, web: str, steps: Steps, options: argparse.Namespace) -> Iterator[bool]:
+    fill_topics(web, options.topics, options.partitions)
+    with ThreadPoolExecutor(8) as pool:
+        paths = [
+            f"/admin/v2/persistent/public/default/wide/subscription/s{number}"
+            for number in range(options.subscriptions)
+        ]
+        list(pool.map(lambda path: ask(web, "PUT", path), paths))
+    backlog = "persistent://public/default/backlog"
+    client = pulsar.Client(
+        f"pulsar://localhost:{addresses.binary_port}",
+        logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"),
+    )
+    producer = client.create_producer(backlog, block_if_queue_full=True, max_pending_messages=2000)
+    for _ in range(options.unacked):
+        producer.send_async(b"x", lambda *_: None)
+    producer.flush()
+    client.close()
+
+    def change() -> None:
+        for number in range(10):
+            ask(web, "PUT", f"/admin/v2/persistent/public/default/t{number}new")
+
+    for name, call in slices_commands.each(addresses.binary_port, options, change):
+        yield measure_call(steps, name, call)
+
+
+PARTS = ("delayed", "topics", "many", "holes", "commands")
 
 
 def main() -> int:
@@ -363,14 +404,20 @@ def main() -> int:
     parser.add_argument("--partitions", type=int, help="default: half as many as topics")
     parser.add_argument("--subscriptions", type=int, default=2000)
     parser.add_argument("--holes", type=int, default=20_000)
+    parser.add_argument("--patterns", type=int, default=1000, help="watched at once")
+    parser.add_argument(
+        "--clients", type=int, default=2000, help="producers, and consumers, of one connection"
+    )
+    parser.add_argument("--unacked", type=int, default=20_000, help="messages that one consumer holds")
     parser.add_argument("--part", choices=PARTS)
+    parser.add_argument("--only", default="", help="routes that have this in their name")
     parser.add_argument("--stacks", action="store_true", help="where the longest steps beyond half of it are")
     add_options(parser)
     options = parser.parse_args()
     kept: list[bool] = []
     for part in PARTS:
         if options.part in (None, part):
-            steps = Steps(Stacks() if options.stacks else None)
+            steps = Steps(Stacks() if options.stacks else None, options.only)
             with (
                 tempfile.TemporaryDirectory(prefix="slices-", dir=options.work_dir) as directory,
                 broker(directory, steps) as addresses,
@@ -378,6 +425,8 @@ def main() -> int:
                 web = f"http://localhost:{addresses.web_port}"
                 if part == "delayed":
                     kept += delayed(addresses, web, steps, options)
+                elif part == "commands":
+                    kept += commands(addresses, web, steps, options)
                 elif part == "holes":
                     kept += holes(addresses, web, steps, options)
                 else:

@@ -301,6 +301,7 @@ async def _serve(
             with stop, LoopEdges(bookie.journals, rooms.outgoing, rooms.figures.turns).followed():
                 process = process_of(
                     memory,
+                    memory.in_slices,
                     backup,
                     health,
                     snapshots=snapshots,

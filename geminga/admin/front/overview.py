@@ -292,7 +292,7 @@ async def overview(view: BrokerView) -> Overview:
         totals=found.totals,
         namespaces=found.namespaces,
         connections=broker.active_connections,
-        memory=view.process.memory(with_shares=False),
+        memory=view.process.memory(),
         disk=await _disk(view),
         buckets=found.buckets,
         reading_again=found.reading_again,

@@ -12,6 +12,7 @@ from geminga.admin.view.broker import BrokerIdentity
 from geminga.admin.view.faults import FaultsView
 from geminga.admin.view.process import ProcessView
 from geminga.admin.view.statistics import StatisticsView
+from geminga.broker.flow.slices import in_slices
 
 if TYPE_CHECKING:
     from geminga.admin.routes.scrapes import Scrapes
@@ -32,10 +33,10 @@ class MetricsRoutes:
     def add_to(self, router: Router) -> None:
         # The router ignores a slash at the end, so this is /metrics/ too.
         router.add("GET", "/metrics", self.metrics, walks="topics")
-        router.add("GET", "/geminga/v1/memory", self.memory)
+        router.add("GET", "/geminga/v1/memory", self.memory, walks="topics")
 
     async def memory(self, request: Request) -> Response:
-        return json_response(self._process.memory())
+        return json_response(await in_slices(self._process.memory_in_slices()))
 
     async def metrics(self, request: Request) -> Response:
         scrapes = await self._ready()

@@ -39,7 +39,15 @@ class Scrapes:
     def _draw(self, open_metrics: bool) -> Iterator[str]:
         config, statistics, process = self._config, self._statistics, self._process
         cluster, host = config.cluster_name, config.advertised_address or "localhost"
-        bookie, broker, memory = statistics.of_bookie(), statistics.of_broker(), process.memory()
+        looks = process.memory_in_slices()
+        while True:
+            try:
+                next(looks)
+            except StopIteration as end:
+                memory = end.value
+                break
+            yield ""
+        bookie, broker = statistics.of_bookie(), statistics.of_broker()
         figures = [
             *process_figures(),
             *bookie_figures(bookie, statistics.recovery_report(), statistics.stored_counts()),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from typing import Protocol
 
 from geminga.broker.flow.snapshot_reports import SnapshotCalls
@@ -28,8 +28,12 @@ class ProcessView(Protocol):
         """Asks the file systems, on a thread; None where a test makes a view by itself."""
         ...
 
-    def memory(self, *, with_shares: bool = True) -> MemoryStatistics:
-        """Looks at each loaded topic for the shares of `process`; without `with_shares` that is empty."""
+    def memory(self) -> MemoryStatistics:
+        """Without the shares of `process`."""
+        ...
+
+    def memory_in_slices(self) -> Generator[None, None, MemoryStatistics]:
+        """With these: looks at each loaded topic, and yields now and then."""
         ...
 
     def backup(self, directory: str, /) -> Awaitable[BackupReport]:

@@ -107,11 +107,13 @@ class Connections:
                 pass  # the client is gone; clients that are killed end this way, so it is not worth a line
             finally:
                 self._rooms.publish_memory.release(frame)
-                session.close()
-                outbox.close()
+                session.end()
                 # Requests under way are cancelled with their client: each undoes what it began, or runs in
                 # the nursery of the topics if it must not stop half-way (`Topics._to_the_end`).
                 nursery.cancel_scope.cancel()
+                with trio.CancelScope(shield=True):
+                    await session.leave()
+                outbox.close()
 
     def _is_crowded(self) -> bool:
         return self.active > CONNECTIONS_FEW

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from itertools import repeat
+from typing import Final
 
 import trio
 
@@ -11,6 +13,8 @@ from geminga.broker.connection.handle_attach import begin
 from geminga.broker.connection.handle_schemas import check_consumer_schema
 from geminga.broker.connection.session import Attached, Handler, Session
 from geminga.broker.dispatch.consumer import Consumer
+from geminga.broker.flow.slices import Pace
+from geminga.broker.subscription.consumers import INDIVIDUAL_TYPES
 from geminga.broker.subscription.publish_times import first_published_at
 from geminga.broker.topic.topic import Topic
 from geminga.errors import (
@@ -28,6 +32,9 @@ from geminga.wire import encoder
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.commands import position_of
 from geminga.wire.message_metadata import peek
+
+REDELIVERED_AT_ONCE: Final = 100
+"""Messages given back between two turns of the loop: about a millisecond."""
 
 
 class UnknownConsumer(PeerError):
@@ -159,15 +166,50 @@ def acknowledge(session: Session, command: pb.CommandAck) -> None:
         session.outbox.write(encoder.ack_response(command.consumer_id, command.request_id))
 
 
-def redeliver(session: Session, command: pb.CommandRedeliverUnacknowledgedMessages) -> None:
+def redeliver(session: Session, command: pb.CommandRedeliverUnacknowledgedMessages) -> Awaitable[None] | None:
     attached = session.consumers.get(command.consumer_id)
     if attached is None:
-        return
+        return None
+    consumer, consumers = attached.consumer, attached.subscription.consumers
+    if consumer.sub_type not in INDIVIDUAL_TYPES:
+        epoch = command.consumer_epoch if command.HasField("consumer_epoch") else None
+        consumers.redeliver(consumer, None, epoch)  # all, whatever is named
+        return None
     # No ids means all that the consumer has: the protocol does not tell "none" from "all".
-    positions = [_position(m) for m in command.message_ids] or None
-    attached.subscription.consumers.redeliver(
-        attached.consumer, positions, command.consumer_epoch if command.HasField("consumer_epoch") else None
-    )
+    slices = (len(command.message_ids) or len(consumer.pending)) // REDELIVERED_AT_ONCE
+    if slices:
+        session.count_open(slices)
+        return _redeliver_in_slices(session, attached, command, slices)
+    consumers.redeliver(consumer, [_position(m) for m in command.message_ids] or None, None)
+    return None
+
+
+async def _redeliver_in_slices(
+    session: Session, attached: Attached, command: pb.CommandRedeliverUnacknowledgedMessages, slices: int
+) -> None:
+    """What the consumer had when it asked, in the order of the topic: what is sent to it again meanwhile is
+    given back no second time, and what it acknowledges meanwhile is not sent again.
+    """
+    consumer, consumers = attached.consumer, attached.subscription.consumers
+    pace = Pace()
+    positions: list[tuple[int, int]] = []
+    try:
+        if command.message_ids:
+            for message_id in command.message_ids:
+                positions.append(position_of(message_id))
+                await pace.row()
+            positions.sort()
+        else:
+            if consumers.notes is not None:
+                consumers.notes.released(consumer.name)
+            for ledger_id, entry_ids in consumer.pending.entry_ids():
+                positions += zip(repeat(ledger_id), entry_ids, strict=False)
+        for start in range(0, len(positions), REDELIVERED_AT_ONCE):
+            some = positions[start : start + REDELIVERED_AT_ONCE]
+            consumers.redeliver(consumer, [Position(*position) for position in some], None)
+            await pace.turn()
+    finally:
+        session.count_open(-slices)
 
 
 async def unsubscribe(session: Session, command: pb.CommandUnsubscribe) -> None:
@@ -177,8 +219,10 @@ async def unsubscribe(session: Session, command: pb.CommandUnsubscribe) -> None:
     others = [c for c in subscription.consumers if c is not consumer]
     if others and not command.force:
         raise NotAllowed("Unconnected or shared consumer attempting to unsubscribe")
+    pace = Pace()
     for other in others:
         subscription.disconnect(other)
+        await pace.row()
     subscription.remove_consumer(consumer)
     session.consumers.pop(command.consumer_id, None)
     session.drop_metadata("consumer", command.consumer_id)

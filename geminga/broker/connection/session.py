@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import trio
 
 from geminga import limits
+from geminga.broker.flow.slices import Pace
 from geminga.errors import GemingaError, ProtocolError, ServerError
 from geminga.wire import encoder
 from geminga.wire import pulsar_pb2 as pb
@@ -287,6 +288,13 @@ class Session:
             self.requests_open -= 1
             self._request_ended.set()
 
+    def count_open(self, more: int) -> None:
+        """A request that is worked on in slices counts as one for each: the memory of its rows is bounded by
+        what waits.
+        """
+        self.requests_open += more
+        self._request_ended.set()
+
     async def wait_requests_below(self, limit: int) -> None:
         """Return once fewer than `limit` requests wait for their answer: nearly always at once."""
         while self.requests_open >= limit:
@@ -326,22 +334,33 @@ class Session:
         """The producer or consumer has gone, or was not created. May be repeated."""
         self.rooms.client_metadata.give(self._metadata_bytes.pop((kind, number), 0))
 
-    def close(self) -> None:
-        """The connection has gone: its producers and consumers leave their topics."""
+    def end(self) -> None:
+        """The connection has gone. Requests under way are cancelled after this; one that has just attached
+        finds `outbox.closed`, and undoes it. `leave` is still to be called.
+        """
         self.state = State.CLOSING
-        # Requests under way are cancelled after this. One that has just attached finds `outbox.closed`, and
-        # undoes it.
-        for kind, number in tuple(self._metadata_bytes):
-            self.drop_metadata(kind, number)
-        for publisher in self.producers.values():
-            publisher.topic.producers.leave(publisher.producer)
-        for attached in self.consumers.values():
-            attached.subscription.remove_consumer(attached.consumer)
+        # Also: nothing is dispatched to a closed outbox, and whoever comes back by the same name takes the
+        # place of one that has not left yet.
+        self.outbox.refuse()
         self.note(
             "disconnected; %d producers and %d consumers leave", len(self.producers), len(self.consumers)
         )
-        for watch in self.watches.values():
+
+    async def leave(self) -> None:
+        """The producers and consumers leave their topics, in slices. Not to be cancelled."""
+        pace = Pace()
+        while self.producers:
+            _, publisher = self.producers.popitem()
+            publisher.topic.producers.leave(publisher.producer)
+            await pace.row()
+        while self.consumers:
+            _, attached = self.consumers.popitem()
+            attached.subscription.remove_consumer(attached.consumer)
+            await pace.row()
+        while self.watches:
+            _, watch = self.watches.popitem()
             watch.end()
-        self.producers.clear()
-        self.consumers.clear()
-        self.watches.clear()
+            await pace.row()
+        for kind, number in tuple(self._metadata_bytes):
+            self.drop_metadata(kind, number)
+            await pace.row()

@@ -8,10 +8,14 @@ consumer's unacked limit.
 
 from __future__ import annotations
 
+import sys
+from array import array
 from collections.abc import Iterator
 
 from geminga.position import Position
 
+HIGH = int(sys.byteorder == "little")
+"""Where in a number of 64 bits its high half is."""
 SIZE_BITS = 32
 SIZE_MASK = (1 << SIZE_BITS) - 1
 
@@ -57,6 +61,29 @@ class PendingAcks:
         taken = list(self)
         self.ledgers = {}
         return taken
+
+    def entry_ids(self) -> list[tuple[int, list[int]]]:
+        """Of each ledger, in the order of the topic: a copy."""
+        return [(ledger_id, sorted(self.ledgers[ledger_id])) for ledger_id in sorted(self.ledgers)]
+
+    def take_codes(self) -> tuple[array[int], list[tuple[Position, int]]]:
+        """Take everything out, in the order of the topic: ledger id << 32 | entry id of what has no slot, and
+        (position, slot) of what has one. Some 0.1 us for each of the former.
+        """
+        codes, others = array("Q"), []
+        for ledger_id in sorted(self.ledgers):
+            entries = self.ledgers[ledger_id]
+            if max(entries.values(), default=0) <= SIZE_MASK:
+                # Pairs of low and high halves: a number made for each would take four times as long.
+                halves = array("I", [ledger_id]) * (2 * len(entries))
+                halves[1 - HIGH :: 2] = array("I", sorted(entries))
+                codes.frombytes(halves.tobytes())
+            else:
+                others += [
+                    (Position(ledger_id, each), entries[each] >> SIZE_BITS) for each in sorted(entries)
+                ]
+        self.ledgers = {}
+        return codes, others
 
     def take_up_to(self, last: Position) -> list[tuple[Position, int]]:
         """Take out everything at or before `last`."""

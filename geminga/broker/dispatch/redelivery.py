@@ -74,6 +74,8 @@ class RedeliverySet:
         """Positions without slots, new ones all: a column of type "Q" of ledger id << 32 | entry id that
         ascend and belong to this set from now on. In no time if it was empty, else some 20 ns for each.
         """
+        if not codes:
+            return
         if self._column:
             self._give_up_column()
         if self._codes:

@@ -208,10 +208,11 @@ class UnackedBooks:
         """The consumer has gone; what it held goes to the others, or is read again if there are none."""
         self._count(-consumer.unacked)
         consumer.subtract_unacked(consumer.unacked)
-        left = consumer.pending.take_all()
+        codes, others = consumer.pending.take_codes()
         if self._consumers:
-            for (ledger_id, entry_id), packed in left:
-                self.redelivery.add(ledger_id, entry_id, packed >> SIZE_BITS)
+            self.redelivery.add_all(codes)
+            for (ledger_id, entry_id), slot in others:
+                self.redelivery.add(ledger_id, entry_id, slot)
         else:
             # With no consumer left the next one reads the backlog again; Pulsar clears both here too.
             self.forget()

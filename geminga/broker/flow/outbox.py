@@ -208,6 +208,10 @@ class Outbox:
             self._unblocked = trio.Event()
             await self._unblocked.wait()
 
+    def refuse(self) -> None:
+        """Take nothing more from now on. `close` is still to be called."""
+        self.closed = True
+
     def close(self) -> None:
         """Drop all queued frames and wake all tasks that wait for room, so that they see `closed`."""
         # First, so that what is called below cannot queue anything more.

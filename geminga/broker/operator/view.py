@@ -18,7 +18,7 @@ from geminga.broker.policies.documents import Documents
 from geminga.config.operator_token import NO_OPERATOR_TOKEN, OperatorToken
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Generator
 
     from geminga.broker.connection.connection import Connections
     from geminga.broker.flow.snapshot_reports import SnapshotCalls
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 class Process(NamedTuple):
     """Queries and actions of the process as a whole: `admin.view.process.ProcessView`."""
 
-    memory: Callable[..., MemoryStatistics]
+    memory: Callable[[], MemoryStatistics]
+    memory_in_slices: Callable[[], Generator[None, None, MemoryStatistics]]
     backup: Callable[[str], Awaitable[BackupReport]]
     health: Callable[[], Awaitable[HealthReport]]
     snapshots: Callable[[], SnapshotCalls]

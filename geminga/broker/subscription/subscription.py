@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Iterable, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import trio
@@ -19,6 +19,7 @@ from geminga.broker.delays.subscription_delays import IndexDoor, SubscriptionDel
 from geminga.broker.dispatch.rate import DispatchLimit, Published, Throttle
 from geminga.broker.dispatch.settings import SubscriptionSettings, Surroundings
 from geminga.broker.dispatch.task import sleeper_for
+from geminga.broker.flow.slices import Pace
 from geminga.broker.flow.subscription_log import SparseLog
 from geminga.broker.subscription.acks import Acks
 from geminga.broker.subscription.consumers import Consumers
@@ -279,6 +280,13 @@ class Subscription:
             consumer.tell_closed()
             self.remove_consumer(consumer)
 
+    async def _disconnect(self, consumers: Iterable[Consumer]) -> None:
+        """As `disconnect`, in slices. The caller has fenced the subscription: nobody comes meanwhile."""
+        pace = Pace()
+        for consumer in tuple(consumers):
+            self.disconnect(consumer)
+            await pace.row()
+
     def _vanish(self) -> None:
         self._ended = True
         self._vanishes_at_s = -math.inf
@@ -322,8 +330,7 @@ class Subscription:
             dispatcher = self.consumers.dispatcher
             # Pulsar's disconnectActiveConsumers: the others of a Failover subscription have received nothing.
             active = dispatcher.active() if dispatcher is not None else None
-            for consumer in [active] if active is not None else self.consumers:
-                self.disconnect(consumer)
+            await self._disconnect([active] if active is not None else self.consumers)
             self.log.info("%s / %s: reset to %s", self._around.topic, self.name, position)
             # After the consumers have gone: an acknowledgement that came in between would move the new
             # position.
@@ -348,8 +355,7 @@ class Subscription:
     async def close(self) -> None:
         """Disconnect all consumers and stop dispatching. The cursor stays open; its ledger closes it."""
         self._fenced = self._ended = True
-        for consumer in self.consumers:
-            self.disconnect(consumer)
+        await self._disconnect(self.consumers)
         await self.delayed.close()
         # Tasks in `ready` would wait for ever otherwise; they find the subscription ended.
         self._unfenced.set()

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from geminga.broker.flow.slices import Pace
 from geminga.broker.policies.records import AGE, STORAGE
 from geminga.broker.subscription.publish_times import (
     first_published_at,
@@ -84,7 +85,11 @@ class BacklogQuotas:
         """
         # Of all subscriptions only the slowest one: ledgers are kept for it, so its backlog contains all
         # others.
-        slowest = self._slowest()
+        slowest, pace = None, Pace()
+        for subscription in self._durable():
+            await pace.row()
+            if slowest is None or subscription.cursor.mark_delete < slowest.cursor.mark_delete:
+                slowest = subscription
         if slowest is None:
             return None
         size, age = policies.quota_size, policies.quota_age

@@ -36,7 +36,7 @@ then, as it does with brokers that know no watches.
 """
 
 
-LOOKED_MAX = 100
+LOOKED_MAX = 25
 """Names between two turns of the loop: about a millisecond."""
 
 

@@ -13,7 +13,7 @@ whose request is refused: those without a mark are asked without a body.
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import NamedTuple
@@ -99,7 +99,7 @@ async def open_broker(rows: int) -> AsyncIterator[Broker]:
     tenants, and namespaces.
     """
     async with open_topics() as rig:
-        process = Process(lambda: MEMORY, None, None, None, int)  # type: ignore[arg-type]
+        process = Process(lambda: MEMORY, memory_in_slices, None, None, None, int)  # type: ignore[arg-type]
         view = View(rig.rooms, rig.topics, None, Config(), 0, 0, process, default_policies)  # type: ignore[arg-type]
         await publish(rig, 2 * rows)
         wide = await rig.topics.get(TOPIC, create=False)
@@ -142,6 +142,13 @@ BODIES = {
     "properties": b'{"a":"b"}',
 }
 MEMORY = MemoryStatistics(budget_bytes=1, resident_bytes=1, rocksdb_buffer_bytes=0, parts=[])
+
+
+def memory_in_slices() -> Generator[None, None, MemoryStatistics]:
+    yield
+    return MEMORY
+
+
 ORDER = ("GET", "PUT", "POST", "DELETE")
 NOT_ASKED = {
     "/geminga/events": "it does not end",

@@ -43,3 +43,12 @@ def test_taking_everything_up_to_a_position() -> None:
     assert [p for p, _ in pending.take_up_to(Position(2, 0))] == [(1, 5), (2, 0)]
     assert [p for p, _ in pending.take_all()] == [(2, 1), (3, 0)]
     assert len(pending) == 0
+
+
+def test_taking_all_out_as_codes_where_there_are_no_slots() -> None:
+    pending = filled((2**31, 2**31, 3, 0), (2**31, 0, 1, 0), (1, 7, 1, 0), (5, 1, 2, 9), (5, 0, 1, 0))
+    assert pending.entry_ids() == [(1, [7]), (5, [0, 1]), (2**31, [0, 2**31])]
+    codes, others = pending.take_codes()
+    assert codes.tolist() == [1 << 32 | 7, 2**31 << 32, 2**31 << 32 | 2**31]
+    assert others == [(Position(5, 0), 0), (Position(5, 1), 9)]
+    assert not pending.ledgers

@@ -102,7 +102,7 @@ def _router(rig: TopicsRig, config: Config) -> Router:
             config,
             BINARY_PORT,
             WEB_PORT,
-            Process(meter, None, None, None, int),
+            Process(meter, meter.in_slices, None, None, None, int),
             default_policies,
         )
     )  # type: ignore[arg-type]
