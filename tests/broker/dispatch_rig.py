@@ -106,6 +106,9 @@ class FakeOutbox:
                 for command in commands:
                     self.log(command)
 
+    def refuse(self) -> None:
+        self.closed = True
+
     def is_writable(self) -> bool:
         return self.writable and not self.closed
 

@@ -50,8 +50,10 @@ def check_consumer_type(topic: object, sub_type: str, policies: EffectivePolicie
 
 def check_consumers(subscriptions: Mapping[str, Subscription], policies: EffectivePolicies) -> None:
     """Raise ConsumerBusy if the topic takes no more consumers."""
+    if policies.consumers_max <= 0:
+        return
     present = sum(len(subscription.consumers) for subscription in subscriptions.values())
-    if 0 < policies.consumers_max <= present:
+    if policies.consumers_max <= present:
         raise ConsumerBusy("Topic reached max consumers limit")
 
 
