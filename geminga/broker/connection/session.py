@@ -339,8 +339,8 @@ class Session:
         finds `outbox.closed`, and undoes it. `leave` is still to be called.
         """
         self.state = State.CLOSING
-        # Also: nothing is dispatched to a closed outbox, and whoever comes back by the same name takes the
-        # place of one that has not left yet.
+        # Also: nothing is dispatched to a closed outbox, and a client that reconnects by the same name takes
+        # the place of one that has not left yet.
         self.outbox.refuse()
         self.note(
             "disconnected; %d producers and %d consumers leave", len(self.producers), len(self.consumers)

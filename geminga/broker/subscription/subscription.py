@@ -281,7 +281,7 @@ class Subscription:
             self.remove_consumer(consumer)
 
     async def _disconnect(self, consumers: Iterable[Consumer]) -> None:
-        """As `disconnect`, in slices. The caller has fenced the subscription: nobody comes meanwhile."""
+        """As `disconnect`, in slices. The subscription is fenced: no consumer is added meanwhile."""
         pace = Pace()
         for consumer in tuple(consumers):
             self.disconnect(consumer)
