@@ -135,6 +135,11 @@ class ChildBroker(SnapshotRequests):
         """Whether the process is there; False if it has ended by itself."""
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def pid(self) -> int:
+        """Of the process; 0: it does not run."""
+        return self._process.pid if self._process is not None else 0
+
     def send_signal(self, number: int) -> None:
         """To the process, as `SIGSTOP` and `SIGCONT`, which hold it up and let it go on."""
         assert self._process is not None, "it does not run"

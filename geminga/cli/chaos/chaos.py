@@ -1,4 +1,4 @@
-"""`geminga chaos`: run a scenario, list those that are shipped, print one."""
+"""`geminga chaos`: run a scenario, check a history again, list the scenarios that are shipped, print one."""
 
 from __future__ import annotations
 
@@ -8,25 +8,51 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
 
-EXIT_FOUND: Final = 3
-"""The run was carried out, and found what should not be."""
+if TYPE_CHECKING:
+    from geminga.cli.chaos.checking.history import History
+    from geminga.cli.chaos.checking.history_file import Told
+    from geminga.cli.chaos.checking.report import Report
+    from geminga.cli.chaos.checking.scenario import Scenario
+
+EXIT_WRONG: Final = 3
+"""The broker broke a promise."""
+EXIT_LATE: Final = 5
+"""Nothing was wrong, and something came later than the scenario allows."""
+EXIT_NOT_SHOWN: Final = 6
+"""Neither was found, and the run could not tell."""
+EXIT_BY_VERDICT: Final = {
+    "passed": EXIT_OK,
+    "not shown": EXIT_NOT_SHOWN,
+    "late": EXIT_LATE,
+    "wrong": EXIT_WRONG,
+}
+"""From the best to the gravest."""
 FACTOR_MAX: Final = 100_000
+REPEAT_MAX: Final = 10_000
 
 
 def run(kind: type[Parser], arguments: Sequence[str]) -> int:
     from geminga.child_broker import BrokerFailed
     from geminga.cli.admin.admin_http import RequestFailed
+    from geminga.cli.chaos.checking.history_file import InvalidHistory
     from geminga.cli.chaos.checking.scenario import InvalidScenario
     from geminga.cli.client.errors import ClientError
 
     flags = _parser(kind).parse_strictly(arguments)
     try:
         return _ACTIONS[flags.action](flags)
-    except (InvalidScenario, BrokerFailed, RequestFailed, ClientError, OSError) as error:
+    except (
+        InvalidScenario,
+        InvalidHistory,
+        BrokerFailed,
+        RequestFailed,
+        ClientError,
+        OSError,
+    ) as error:
         print(f"geminga chaos {flags.action}: {error}", file=sys.stderr)
         return EXIT_FAILED
 
@@ -34,8 +60,7 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
 def _parser(kind: type[Parser]) -> Parser:
     parser = kind(
         prog="geminga chaos",
-        description="Break a broker on purpose under load, and check that nothing was lost, doubled, early "
-        "or out of order.",
+        description="Break a broker on purpose under load, and check that it keeps what a queue promises.",
     )
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
 
@@ -60,7 +85,9 @@ def _parser(kind: type[Parser]) -> Parser:
         metavar="FILE",
         help="the report (default: a file of its own in the directory for temporary files)",
     )
-    made.add_argument("--json", action="store_true", help="print what was found as JSON")
+    made.add_argument("--repeat", type=int, default=1, metavar="N", help="N runs, each with the next seed")
+    made.add_argument("--history", type=Path, metavar="FILE", help="write down what was seen, for 'check'")
+    _add_output(made)
     made.add_argument("--quiet", action="store_true", help="no progress")
     made.add_argument(
         "--against",
@@ -69,10 +96,19 @@ def _parser(kind: type[Parser]) -> Parser:
     )
     made.add_argument("--web", metavar="URL", help="its admin API (default: found beside it)")
     made.add_argument("--data-dir", type=Path, metavar="DIR", help="keep the broker's data here")
+    again = action("check", "judge a history that 'run --history' has written, without a broker")
+    again.add_argument("file", type=Path, metavar="FILE")
+    again.add_argument("--out", type=Path, metavar="FILE", help="write the report with a picture")
+    _add_output(again)
     action("list", "the scenarios that are shipped")
     show = action("show", "print a scenario, to be copied and changed")
     show.add_argument("scenario", metavar="SCENARIO")
     return parser
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print what was found as JSON, a line a run")
+    parser.add_argument("--junit", type=Path, metavar="FILE", help="write the verdicts as JUnit XML")
 
 
 def _new_file(scenario: str) -> Path:
@@ -83,55 +119,141 @@ def _new_file(scenario: str) -> Path:
 
 
 def _run(flags: Any) -> int:
-    import trio
-
-    from geminga.cli.chaos.checking.check import check
-    from geminga.cli.chaos.checking.history import History
-    from geminga.cli.chaos.checking.report import Report, html_report, text_report
+    from geminga.cli.chaos.checking.history_file import Told
     from geminga.cli.chaos.checking.scenario import InvalidScenario
-    from geminga.cli.chaos.running.run import run_scenario
-    from geminga.cli.chaos.running.target import RemoteTarget, Target, child_target
     from geminga.cli.chaos.shipped.scenarios import scenario
 
     if not all(0 < factor <= FACTOR_MAX for factor in (flags.scale, flags.pace, flags.slack)):
         raise InvalidScenario(f"--scale, --pace, --slack: expected a number above 0, at most {FACTOR_MAX}")
+    if not 1 <= flags.repeat <= REPEAT_MAX:
+        raise InvalidScenario(f"--repeat: expected a number of runs, at most {REPEAT_MAX}")
+    if flags.data_dir and flags.repeat > 1:
+        raise InvalidScenario("--data-dir: each of several runs needs a directory of its own")
     wanted = scenario(flags.scenario).scaled(flags.scale, flags.seed, flags.pace).with_slack(flags.slack)
     # Before the run, which may take minutes.
-    directory = flags.out.parent if flags.out else Path(tempfile.gettempdir())
-    if not os.access(directory, os.W_OK):
-        raise InvalidScenario(f"{directory} cannot be written to: name another file with --out")
+    for file in (flags.out, flags.history, flags.junit):
+        if file is not None and not os.access(file.parent, os.W_OK):
+            raise InvalidScenario(f"{file.parent} cannot be written to: name another file")
+    reports = []
+    for seed in range(wanted.seed, wanted.seed + flags.repeat):
+        one = wanted.with_seed(seed)
+        history, interrupt = _carried_out(one, flags)
+        told = Told(one, history, _replay(flags, seed), flags.against or "")
+        if flags.history:
+            _write(_numbered(flags.history, seed, flags.repeat), told)
+        out = _numbered(flags.out, seed, flags.repeat) if flags.out else _new_file(one.name)
+        reports.append(_report(told, out, as_json=flags.json))
+        _write_junit(flags.junit, reports)
+        if interrupt is not None:
+            raise interrupt
+    if flags.repeat > 1 and not flags.json:
+        for verdict in EXIT_BY_VERDICT:
+            seeds = [str(report.scenario.seed) for report in reports if report.verdict == verdict]
+            if seeds:
+                print(f"{verdict}: {len(seeds)} of {len(reports)}, seeds {', '.join(seeds)}")
+    return _exit_code(reports)
 
-    def carried_out(target: Target) -> History:
-        say: Callable[[str], None] = (lambda _: None) if flags.quiet else _say
-        try:
-            return trio.run(run_scenario, wanted, target, say)
-        except BaseExceptionGroup as group:
-            raise _first(group) from None
 
-    if flags.against:
-        from geminga.cli.client.addresses import service_url, web_url
+def _carried_out(scenario: Scenario, flags: Any) -> tuple[History, BaseException | None]:
+    """What was seen, however the run ended; and the error or the Ctrl-C that is still to be raised. Raises
+    `InvalidScenario` if there was no run.
+    """
+    import trio
 
-        history = carried_out(RemoteTarget(service_url(flags.against), web_url(flags.web or flags.against)))
-    else:
-        with child_target(wanted, flags.data_dir) as target:
-            history = carried_out(target)
+    from geminga.cli.chaos.checking.scenario import InvalidScenario
+    from geminga.cli.chaos.running.run import Run
+    from geminga.cli.chaos.running.target import RemoteTarget, child_target
+
+    say: Callable[[str], None] = (lambda _: None) if flags.quiet else _say
+    run: Run | None = None
+    try:
+        if flags.against:
+            from geminga.cli.client.addresses import service_url, web_url
+
+            run = Run(
+                scenario,
+                RemoteTarget(service_url(flags.against), web_url(flags.web or flags.against)),
+                say,
+            )
+            trio.run(run.run)
+        else:
+            with child_target(scenario, flags.data_dir) as target:
+                run = Run(scenario, target, say)
+                trio.run(run.run)
+    except BaseException as error:
+        first = _first(error) if isinstance(error, BaseExceptionGroup) else error
+        if run is None or isinstance(first, InvalidScenario):
+            raise first from None
+        run.history.broken.append(f"the run was broken off: {first or type(first).__name__}")
+        return run.history, first
+    return run.history, None
+
+
+def _check(flags: Any) -> int:
+    from geminga.cli.chaos.checking.history_file import read
+
+    with flags.file.open("rb") as lines:
+        told = read(lines)
+    reports = [_report(told, flags.out, as_json=flags.json)]
+    _write_junit(flags.junit, reports)
+    return _exit_code(reports)
+
+
+def _report(told: Told, out: Path | None, *, as_json: bool) -> Report:
+    """What a history says, printed, and written to a file with a picture."""
+    from geminga.cli.chaos.checking.check import check
+    from geminga.cli.chaos.checking.report import Report, html_report, text_report
+
     report = Report(
-        wanted, history, check(history, wanted.expect), _replay(flags, wanted.seed), flags.against or ""
+        told.scenario,
+        told.history,
+        check(told.history, told.scenario.expect),
+        told.replay,
+        told.against,
     )
-    out = flags.out or _new_file(wanted.name)
-    out.write_text(html_report(report), encoding="utf-8")
-    if flags.json:
+    if out is not None:
+        out.write_text(html_report(report), encoding="utf-8")
+    if as_json:
         import json
 
         import msgspec
 
         found = msgspec.to_builtins(report.findings)
-        told = {"verdict": report.verdict, "failures": report.failures, "report": str(out.absolute())}
-        print(json.dumps(told | found))
+        reasons = {name.lower(): texts for name, texts in report.reasons}
+        where = str(out.absolute()) if out is not None else ""
+        seed = report.scenario.seed
+        head = {"verdict": report.verdict, "seed": seed, "reasons": reasons, "report": where}
+        print(json.dumps(head | found), flush=True)
     else:
         print(text_report(report), end="")
-        print(f"  Report with a picture: {out}")
-    return EXIT_FOUND if report.failures else EXIT_OK
+        if out is not None:
+            print(f"  Report with a picture: {out}")
+    return report
+
+
+def _write(path: Path, told: Told) -> None:
+    from geminga.cli.chaos.checking.history_file import written
+
+    with path.open("wb") as file:
+        file.writelines(written(told))
+
+
+def _write_junit(path: Path | None, reports: Sequence[Report]) -> None:
+    if path is not None:
+        from geminga.cli.chaos.checking.junit import junit
+
+        path.write_text(junit(reports), encoding="utf-8")
+
+
+def _numbered(path: Path, seed: int, runs: int) -> Path:
+    """With the seed in its name, if there are several."""
+    return path if runs == 1 else path.with_name(f"{path.stem}-{seed}{path.suffix}")
+
+
+def _exit_code(reports: Sequence[Report]) -> int:
+    """Of the gravest verdict."""
+    words = [report.verdict for report in reports]
+    return next((code for word, code in reversed(EXIT_BY_VERDICT.items()) if word in words), EXIT_OK)
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -170,4 +292,9 @@ def _show(flags: Any) -> int:
     return EXIT_OK
 
 
-_ACTIONS: Final[dict[str, Callable[[Any], int]]] = {"run": _run, "list": _list, "show": _show}
+_ACTIONS: Final[dict[str, Callable[[Any], int]]] = {
+    "run": _run,
+    "check": _check,
+    "list": _list,
+    "show": _show,
+}

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
 
 from geminga.cli.chaos.checking.check import check
-from geminga.cli.chaos.checking.history import Doing, History, Sample
+from geminga.cli.chaos.checking.history import Doing, Fault, History, Record, Sample
+from geminga.cli.chaos.checking.history_file import InvalidHistory, Told, read, written
+from geminga.cli.chaos.checking.junit import junit
 from geminga.cli.chaos.checking.picture import picture
-from geminga.cli.chaos.checking.report import Report, html_report, text_report
-from geminga.cli.chaos.checking.scenario import Scenario
-from tests.cli.chaos.test_check import BEGAN_MS, Story
+from geminga.cli.chaos.checking.report import COLUMNS, Report, html_report, text_report
+from geminga.cli.chaos.checking.scenario import Duration, Expect, Scenario
+from tests.cli.chaos.story import BEGAN_MS, Story
 
 EVIL = '"><script>alert(1)</script>&'
 
@@ -25,31 +30,107 @@ def test_a_run_that_passed() -> None:
     story.deliver_all(1000)
     text = text_report(report(story))
     assert text.startswith("mine: passed\n")
-    assert "sent          10, of which 10 confirmed" in text
+    assert "sent            10, of which 10 confirmed" in text
     assert re.search(r"late by +median \d+ ms", text)
     assert text.endswith("Again: geminga chaos run mine --seed 1\n")
 
 
-def test_a_run_that_failed_says_what_and_how_many() -> None:
+def test_a_run_that_is_wrong_says_what_and_how_many() -> None:
     story = Story(messages=30)
-    story.history.doings.append(Doing(BEGAN_MS + 1500, "kill", "crash"))
+    story.do(1500, "kill", "crash")
     found = report(story)
     text = text_report(found)
-    assert text.startswith("mine: failed\n")
-    assert "lost: 30, expected 0 at most" in text
-    assert "topic 0, s: p0 number 0" in text
+    assert text.startswith("mine: wrong\n")
+    assert "topic 0, s: p0 number 0: never delivered" in text
     assert "and 25 more" in text
     assert "1   1.50 s  kill" in text
-    assert found.failures == ["lost: 30, expected 0 at most"]
+    assert found.reasons == [
+        ("Wrong", ["lost: 30, expected 0 at most (receipted, and never acknowledged by the end)"])
+    ]
+
+
+def test_a_terminal_of_80_columns_is_wide_enough() -> None:
+    story = Story(messages=30, delay_ms=987_654)
+    story.history.faults.append(Fault(text="fault " + "wire/latency " * 9, at_ms=BEGAN_MS, needs_hits=1))
+    story.do(1500, "long-winded " * 20, "event")
+    story.deliver_all(1_234_567)
+    story.deliver(3, 2_345_678)
+    text = text_report(report(story, threads=[f"apache/pulsar#{n}" for n in range(20_000, 20_020)]))
+    assert COLUMNS == 80
+    assert [line for line in text.splitlines() if len(line) > 80] == []
+    assert text.count("long-winded") == 20
+
+
+def test_a_history_is_read_as_it_was_written() -> None:
+    story = Story(messages=4, delay_ms=500)
+    # What is planned and was not sent is not written.
+    story.history.sent[0][1].first_ms = story.history.sent[0][1].receipt_ms = 0
+    story.deliver_all(2000)
+    story.crash(3000)
+    story.probe(100, late_ms=1.5)
+    made = report(story, expect=Expect(late=Duration(1000)))
+    told = Told(made.scenario, made.history, made.replay, "another")
+    lines = list(written(told))
+    again = read(lines)
+    assert list(written(again)) == lines
+    assert again.scenario == made.scenario
+    assert check(again.history, again.scenario.expect) == made.findings
+    with pytest.raises(InvalidHistory, match="line 17: the file ends here"):
+        read(lines[:-1])
+    with pytest.raises(InvalidHistory, match="line 3: "):
+        read([*lines[:2], b'{"is":"sent","producer":7,"number":0}', *lines[3:]])
+    with pytest.raises(InvalidHistory, match="line 1: "):
+        read([b"[]"])
+
+
+def test_the_example_of_the_page_is_a_history() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "chaos-history.md").read_text()
+    lines = page.partition("```json\n")[2].partition("```")[0].encode().splitlines(keepends=True)
+    told = read(lines)
+    found = check(told.history, told.scenario.expect)
+    assert (found.sent, found.deliveries, found.verdict(told.scenario.expect)) == (1, 1, "passed")
+    kinds = {record.__struct_config__.tag for record in Record.__subclasses__()}
+    assert set(re.findall(r"^\| `(\w+)` \|", page, re.M)) - {"is"} == kinds
+
+
+def test_verdicts_for_ci() -> None:
+    passed, wrong, untold = Story(), Story(), Story()
+    passed.deliver_all()
+    untold.deliver_all()
+    untold.history.broken.append(f"{EVIL}\0")
+    root = ElementTree.fromstring(junit([report(passed), report(wrong), report(untold)]))
+    assert (root.get("tests"), root.get("failures"), root.get("errors")) == ("3", "1", "1")
+    assert [[(one.tag, one.get("type")) for one in case] for case in root] == [
+        [],
+        [("failure", "wrong")],
+        [("error", "not shown")],
+    ]
+    assert root[2][0].get("message") == EVIL
 
 
 def test_pages_are_well_formed_and_run_nothing() -> None:
     story = Story()
     story.deliver_all()
-    story.history.doings.append(Doing(BEGAN_MS + 5, EVIL, "event"))
+    story.history.doings.append(Doing(at_ms=BEGAN_MS + 5, text=EVIL, kind="event"))
     page = html_report(report(story, text=EVIL, threads=[EVIL]))
     assert "<script" not in page
     ElementTree.fromstring(picture(story.history))
+
+
+def test_marks_do_not_cross_what_the_lines_mean() -> None:
+    story = Story()
+    story.history.doings = [Doing(at_ms=BEGAN_MS + 9000 * n, text="kill", kind="crash") for n in range(7)]
+    root = ElementTree.fromstring(picture(story.history))
+    texts = [float(one.get("y", "")) for one in root.iter("{http://www.w3.org/2000/svg}text")]
+    words = {
+        float(one.get("y", "")) for one in root.iter() if one.text in {"confirmed", "backlog", "buckets"}
+    }
+    marks = [one.get("d", "") for one in root.iter() if one.get("class") == "mark"]
+    assert len(marks) == 7
+    for from_y, length in re.findall(r"M\S+ (\S+?)v(\d+)", "".join(marks)):
+        assert not any(float(from_y) <= y <= float(from_y) + int(length) for y in words)
+    # The numbers of the marks are above all titles.
+    assert sum(1 for y in texts if y < min(words) - 10) == 7
 
 
 def test_a_picture_of_nothing() -> None:
@@ -59,8 +140,10 @@ def test_a_picture_of_nothing() -> None:
 def test_a_picture_of_a_long_run_is_small() -> None:
     story = Story(messages=20_000, delay_ms=100)
     story.deliver_all(1000)
-    story.history.samples = [Sample(BEGAN_MS + 12 * n, n, n // 2, n % 9) for n in range(5000)]
-    story.history.doings = [Doing(BEGAN_MS + n, "kill", "crash") for n in range(5000)]
+    story.history.samples = [
+        Sample(at_ms=BEGAN_MS + 12 * n, backlog=n, delayed=n // 2, buckets=n % 9) for n in range(5000)
+    ]
+    story.history.doings = [Doing(at_ms=BEGAN_MS + n, text="kill", kind="crash") for n in range(5000)]
     drawn = picture(story.history)
     ElementTree.fromstring(drawn)
     assert len(drawn) < 500_000

@@ -80,7 +80,7 @@ def test_a_name_that_is_none_lists_those_that_are() -> None:
 def test_the_seed_draws_the_messages() -> None:
     load = Load(messages=500, keys=7, delayed=0.5, delay=scenario("pause").load.delay)
 
-    def drawn(seed: int, producer: int) -> list[tuple[int, int]]:
+    def drawn(seed: int, producer: int) -> list[tuple[str, int]]:
         return [(sent.key, sent.delay_ms) for sent in planned(load, seed, producer)]
 
     assert drawn(1, 0) == drawn(1, 0)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from geminga.cli.chaos.chaos import EXIT_FOUND
+from geminga.cli.chaos.chaos import EXIT_WRONG
 from geminga.cli.chaos.shipped.scenarios import names
 from tests.e2e.broker_process import ROOT, BrokerProcess
 from tests.e2e.waiting import eventually
@@ -105,11 +105,12 @@ def test_a_loss_that_the_broker_does_not_know_of_is_found(tmp_path: Path) -> Non
         subscription = "s"
         """
     )
-    found = run(tmp_path, scenario.name, code=EXIT_FOUND)
-    assert found["verdict"] == "failed"
-    assert 15 < found["lost"]["count"] < 45
-    assert found["deliveries"] + found["lost"]["count"] == found["sent"] == 60
-    assert any(text.startswith("lost: ") for text in found["failures"])
+    found = run(tmp_path, scenario.name, code=EXIT_WRONG)
+    assert found["verdict"] == "wrong"
+    lost = found["counts"]["lost"]["count"]
+    assert 15 < lost < 45
+    assert found["deliveries"] + lost == found["sent"] == 60
+    assert any(text.startswith("lost: ") for text in found["reasons"]["wrong"])
 
 
 def test_messages_that_come_before_their_time_are_found(tmp_path: Path) -> None:
@@ -130,8 +131,8 @@ def test_messages_that_come_before_their_time_are_found(tmp_path: Path) -> None:
         subscription = "s"
         """
     )
-    found = run(tmp_path, "ticking.toml", code=EXIT_FOUND)
-    assert found["early"]["count"] > 40
+    found = run(tmp_path, "ticking.toml", code=EXIT_WRONG)
+    assert found["counts"]["early"]["count"] > 40
     assert 0 < found["early_by_ms"] <= 800
 
 

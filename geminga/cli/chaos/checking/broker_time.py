@@ -7,18 +7,20 @@ from collections.abc import Sequence
 
 from geminga.cli.chaos.checking.history import Jump
 
+NEVER_MS = 1 << 62
+
 
 class BrokerTime:
     """While a move is under way the broker's time is known within bounds only."""
 
     def __init__(self, offset_ms: int, jumps: Sequence[Jump]) -> None:
         self._asked = [jump.asked_ms for jump in jumps]
-        self._done = [jump.done_ms for jump in jumps]
+        self._done = [jump.done_ms or NEVER_MS for jump in jumps]
         # The clock stands still at the end of a move, for which moment is not known.
         self._least = [offset_ms]
         self._most = [offset_ms]
-        for jump in jumps:
-            self._least.append(max(self._least[-1], jump.to_ms - jump.done_ms))
+        for jump, done_ms in zip(jumps, self._done, strict=True):
+            self._least.append(max(self._least[-1], jump.to_ms - done_ms))
             self._most.append(max(self._most[-1], jump.to_ms - jump.asked_ms))
 
     def at_least_ms(self, wall_ms: int) -> int:

@@ -1,158 +1,242 @@
-"""What a run has seen, in the order in which it saw it. Times are the machine's, in ms since 1970."""
+"""What a run has seen: records, in the order in which it saw them. Times are the machine's, in ms since 1970.
+
+`history_file.py` writes each record as one line of a file: `docs/chaos-history.md`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple
+from typing import Literal, NamedTuple
+
+import msgspec
 
 MessageId = tuple[int, int, int, int]
 """Partition (-1: none), ledger, entry, and index in the batch (-1: none)."""
 
 
-class Session(NamedTuple):
-    """One stay of one consumer on one connection."""
-
-    number: int
-    began_ms: int
+class Record(msgspec.Struct, tag_field="is", omit_defaults=True):
+    """One line of a history. A time of 0: it did not happen."""
 
 
-ANY_SESSION: Final = Session(0, 0)
-
-
-class Sent:
-    """One message of one producer."""
-
-    __slots__ = ("delay_ms", "first_ms", "key", "number", "producer", "receipt_ms", "tries")
-
-    def __init__(self, producer: int, number: int, key: int, delay_ms: int) -> None:
-        self.producer = producer
-        self.number = number
-        self.key = key
-        """-1: none."""
-        self.delay_ms = delay_ms
-        """0: it is not delayed."""
-        self.first_ms = 0
-        """When it was sent first; 0: it was not."""
-        self.receipt_ms = 0
-        """When its receipt came; 0: none did, so that it may be stored or not."""
-        self.tries = 0
-
-    def send(self, at_ms: int) -> None:
-        """It is sent, perhaps once more."""
-        self.first_ms = self.first_ms or at_ms
-        self.tries += 1
-
-    def confirm(self, at_ms: int) -> None:
-        """Its receipt has come."""
-        self.receipt_ms = at_ms
-
-
-class Received:
-    """One delivery of one message to one subscription."""
-
-    __slots__ = (
-        "acked_ms",
-        "at_ms",
-        "id",
-        "is_whole",
-        "number",
-        "producer",
-        "redeliveries",
-        "session",
-    )
-
-    def __init__(
-        self,
-        producer: int,
-        number: int,
-        at_ms: int,
-        message_id: MessageId,
-        session: Session = ANY_SESSION,
-        redeliveries: int = 0,
-        *,
-        is_whole: bool = True,
-    ) -> None:
-        self.producer = producer
-        """-1: its payload says nothing that was sent."""
-        self.number = number
-        self.at_ms = at_ms
-        self.id = message_id
-        self.session = session
-        self.redeliveries = redeliveries
-        """As the broker says."""
-        self.is_whole = is_whole
-        """Whether it is what was sent, byte by byte."""
-        self.acked_ms = 0
-        """When the broker confirmed its acknowledgement; 0: it did not."""
-
-    def acknowledge(self, at_ms: int) -> None:
-        """The broker has confirmed its acknowledgement."""
-        self.acked_ms = at_ms
-
-
-class Producing(NamedTuple):
-    """What a producer is: its number is its place in the list."""
+class Producing(Record, tag="producer", kw_only=True):
+    """A producer; its number is its place in the list."""
 
     topic: int
     name: str
 
 
-@dataclass(slots=True)
-class Receiving:
-    """All deliveries of one subscription of one topic."""
+class Sent(Record, tag="sent", gc=False, kw_only=True):
+    """One message of one producer."""
+
+    producer: int
+    number: int
+    key: str = ""
+    """Empty: none."""
+    trace: str = ""
+    """The value of the message's only property, `trace`."""
+    crc: int = 0
+    """CRC-32 of the payload."""
+    delay_ms: int = 0
+    """0: it is not delayed."""
+    first_ms: int = 0
+    """When it was sent first."""
+    receipt_ms: int = 0
+    """When its receipt came; 0: it may be stored or not."""
+    tries: int = 0
+    ledger_id: int = -1
+    """What the receipt said; -1: none came, or the broker had it already (deduplication)."""
+    entry_id: int = -1
+
+    def send(self, at_ms: int, crc: int) -> None:
+        """It is sent, perhaps once more."""
+        self.first_ms = self.first_ms or at_ms
+        self.crc = crc
+        self.tries += 1
+
+    def confirm(self, at_ms: int, ledger_id: int = -1, entry_id: int = -1) -> None:
+        """Its receipt has come."""
+        self.receipt_ms = at_ms
+        self.ledger_id, self.entry_id = ledger_id, entry_id
+
+
+class Session(Record, tag="session", kw_only=True):
+    """One stay of one consumer on one connection; its number is its place in the list."""
+
+    number: int
+    subscription: int = 0
+    consumer: str = ""
+    began_ms: int = 0
+    left_ms: int = 0
+    """When the consumer asked to leave, and the broker did so."""
+    ended_ms: int = 0
+    """When it was seen to be over: closed by the broker, or the connection broke."""
+    passive_ms: list[int] = []
+    """When the broker said that another consumer of a Failover subscription is active now."""
+
+    def leave(self, at_ms: int) -> None:
+        self.left_ms = at_ms
+
+    def end(self, at_ms: int, *, is_left: bool = False) -> None:
+        """`is_left`: the broker has confirmed that the consumer left; else it was the first to go."""
+        if not self.ended_ms:
+            self.ended_ms = at_ms
+            if not is_left:
+                self.left_ms = 0
+
+    def lose_turn(self, at_ms: int) -> None:
+        self.passive_ms = [*self.passive_ms, at_ms]
+
+
+class Received(Record, tag="received", gc=False, kw_only=True):
+    """One delivery of one message to one subscription."""
+
+    subscription: int = 0
+    session: int = 0
+    producer: int
+    """-1: its payload says nothing that was sent."""
+    number: int
+    key: str = ""
+    trace: str = ""
+    crc: int = 0
+    at_ms: int
+    partition: int = -1
+    ledger_id: int
+    entry_id: int
+    batch_index: int = -1
+    redeliveries: int = 0
+    """As the broker says."""
+    ack_ms: int = 0
+    """When it was acknowledged."""
+    acked_ms: int = 0
+    """When the broker answered that; only then it counts."""
+    nack_ms: int = 0
+    """When it was asked for once more."""
+
+    @property
+    def id(self) -> MessageId:
+        return self.partition, self.ledger_id, self.entry_id, self.batch_index
+
+    def acknowledge(self, at_ms: int) -> None:
+        """An acknowledgement is on its way."""
+        self.ack_ms = at_ms
+
+    def confirm(self, at_ms: int) -> None:
+        """The broker has answered it."""
+        self.acked_ms = at_ms
+
+    def nack(self, at_ms: int) -> None:
+        """It is asked for again."""
+        self.nack_ms = at_ms
+
+
+class Subscription(Record, tag="subscription", kw_only=True):
+    """Of one topic, on all its partitions; its number is its place in the list."""
 
     topic: int
-    subscription: str
-    type: str
-    deliveries: list[Received] = field(default_factory=list)
+    name: str
+    type: Literal["Exclusive", "Failover", "Shared", "Key_Shared"]
+
+
+class Receiving(NamedTuple):
+    """All deliveries of one subscription."""
+
+    subscription: Subscription
+    deliveries: list[Received]
 
     def add(self, deliveries: Iterable[Received]) -> None:
         self.deliveries.extend(deliveries)
 
 
-class Doing(NamedTuple):
+class Doing(Record, tag="doing", order=True, kw_only=True):
     """Something that was done to the broker, or that it did by itself."""
 
     at_ms: int
     text: str
-    kind: Literal["step", "crash", "seek", "ended", "skipped", "event"] = "step"
-    """`crash`: what was not durable is gone, acknowledgements of the last moments among it. `ended`: the
-    broker ended by itself, a crash that no step asked for.
+    kind: Literal["step", "crash", "ended", "started", "dead", "skipped", "event"] = "step"
+    """`crash`: what is not durable is gone, acknowledgements of the last moments among it. `ended`: the
+    broker ended by itself, a crash that no step asked for. `started`: it runs again. `dead`: it does not.
     """
 
 
-class Jump(NamedTuple):
+class Jump(Record, tag="jump", kw_only=True):
     """A move of the broker's clock."""
 
     asked_ms: int
-    done_ms: int
-    from_ms: int
+    done_ms: int = 0
+    """0: no answer came, so that it may be under way."""
+    from_ms: int = 0
     """Broker's time."""
     to_ms: int
+    """Of a move without an answer: the latest that it may have reached."""
+    has_waiting: bool = False
+    """The broker said that no consumer had room for some of what was due."""
+
+    def end(self, done_ms: int, from_ms: int, to_ms: int, *, has_waiting: bool = False) -> None:
+        self.done_ms, self.from_ms, self.to_ms = done_ms, from_ms, to_ms
+        self.has_waiting = has_waiting
 
 
-class Seek(NamedTuple):
+class Seek(Record, tag="seek", kw_only=True):
     """All subscriptions were set back to their beginnings."""
 
     asked_ms: int
     done_ms: int
 
 
-class Fencing(NamedTuple):
+class Fencing(Record, tag="fencing", kw_only=True):
     """A time in which any topic may be fenced, again and again, and go on from what was durable."""
 
     from_ms: int
     to_ms: int
 
 
-class Sample(NamedTuple):
+class Fault(Record, tag="fault", kw_only=True):
+    """A rule that was put in force, and how often it took effect."""
+
+    text: str
+    at_ms: int
+    ids: list[str] = []
+    hits: int = 0
+    needs_hits: int = 0
+    """With fewer the run has not shown what it is for."""
+    ends_broker: bool = False
+    """Its hit ends the broker, which then cannot say so."""
+
+    def count(self, hits: int) -> None:
+        self.hits = max(self.hits, hits)
+
+
+class Sample(Record, tag="sample", kw_only=True):
     """What the broker showed at one moment."""
 
     at_ms: int
     backlog: int
     delayed: int
     buckets: int
+
+
+class Probe(Record, tag="probe", gc=False, kw_only=True):
+    """How far the machine held up the run since the last probe."""
+
+    at_ms: int
+    late_ms: float = 0.0
+    """A timer of the run's own fired so late."""
+    client_waits_ms: float = 0.0
+    """The run's process had work and no processor, or used up all the time of one."""
+    broker_waits_ms: float = 0.0
+    """The broker's process had work and no processor."""
+
+
+class Left(Record, tag="left", kw_only=True):
+    """What the broker says of a subscription of a topic or partition when all is over."""
+
+    subscription: int
+    partition: int
+    backlog: int
+    pending: int
+    """Delivered and not acknowledged."""
+    delayed: int
 
 
 @dataclass(slots=True)
@@ -165,21 +249,49 @@ class History:
     sent: list[list[Sent]] = field(default_factory=list)
     """By producer and number."""
     subscriptions: list[Receiving] = field(default_factory=list)
+    sessions: list[Session] = field(default_factory=list)
     doings: list[Doing] = field(default_factory=list)
     jumps: list[Jump] = field(default_factory=list)
     fencings: list[Fencing] = field(default_factory=list)
     seeks: list[Seek] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
-    unfinished: list[str] = field(default_factory=list)
-    """What the run gave up waiting for."""
+    probes: list[Probe] = field(default_factory=list)
+    left: list[Left] = field(default_factory=list)
+    stuck: list[str] = field(default_factory=list)
+    """What the run gave up waiting for, since nothing moved any more."""
+    stuck_ms: int = 0
+    """How long nothing had moved then."""
+    broken: list[str] = field(default_factory=list)
+    """Why the run could not be carried out to its end."""
 
     def begin(self, offset_ms: int) -> None:
         """The broker's clock is ahead by so much."""
         self.offset_ms = offset_ms
 
+    def begin_at(self, at_ms: int, offset_ms: int) -> None:
+        """As a file tells it."""
+        self.began_ms, self.offset_ms = at_ms, offset_ms
+
     def end(self, at_ms: int) -> None:
         """Nothing is sent or received any more."""
         self.ended_ms = at_ms
+
+    def tell_end(self, stuck: list[str], stuck_ms: int, broken: list[str]) -> None:
+        """As a file tells it."""
+        self.stuck, self.stuck_ms, self.broken = stuck, stuck_ms, broken
+
+    def give_up(self, text: str, waited_ms: int) -> None:
+        self.stuck.append(text)
+        self.stuck_ms = waited_ms
+
+    def session(self, subscription: int, consumer: str, at_ms: int) -> Session:
+        """A new one."""
+        made = Session(
+            number=len(self.sessions), subscription=subscription, consumer=consumer, began_ms=at_ms
+        )
+        self.sessions.append(made)
+        return made
 
     def add(self, doings: Iterable[Doing]) -> None:
         """In the order of their times."""
@@ -192,7 +304,7 @@ class History:
         if not self.seeks:
             return True
         last = self.seeks[-1]
-        return delivery.at_ms > last.done_ms or delivery.session.began_ms >= last.asked_ms
+        return delivery.at_ms > last.done_ms or self.sessions[delivery.session].began_ms >= last.asked_ms
 
     def sent_as(self, producer: int, number: int) -> Sent | None:
         """What was sent so; None: nothing was."""

@@ -10,6 +10,8 @@ from typing import Final
 from geminga.cli.chaos.checking.history import Sent
 from geminga.cli.chaos.checking.scenario import Load
 
+TRACE: Final = "trace"
+"""The name of each message's only property."""
 _HEAD: Final = struct.Struct(">III")
 """Producer, number, and CRC-32 of all that follows and of these two."""
 
@@ -19,10 +21,11 @@ def planned(load: Load, seed: int, producer: int) -> list[Sent]:
     draw = random.Random(f"{seed}/{producer}")
     found = []
     for number in range(load.messages):
-        key = draw.randrange(load.keys) if load.keys else -1
+        key = f"k{draw.randrange(load.keys)}" if load.keys else ""
         is_delayed = draw.random() < load.delayed
         delay_ms = draw.randint(load.delay[0], load.delay[1]) if is_delayed else 0
-        found.append(Sent(producer, number, key, delay_ms))
+        trace = f"{producer}/{number}/{draw.getrandbits(32):08x}"
+        found.append(Sent(producer=producer, number=number, key=key, trace=trace, delay_ms=delay_ms))
     return found
 
 

@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final, NamedTuple
 
-from geminga.cli.chaos.checking.check import lateness
 from geminga.cli.chaos.checking.history import Doing, History
+from geminga.cli.chaos.checking.lateness import firsts
 
 WIDTH: Final = 860
 LEFT: Final = 70
 RIGHT: Final = 20
 CHART: Final = 120
 GAP: Final = 34
-TOP: Final = 46
+TOP: Final = 68
+"""Above the first chart: three rows of numbers of marks, then its title and what its lines are."""
 SLOTS: Final = 160
 """Of time: as many as can be told apart."""
 MARKS_MAX: Final = 60
@@ -53,7 +54,7 @@ def picture(history: History) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" '
         f'aria-label="The course of the run"><style>{STYLE}</style>'
     ]
-    drawn += [_marks(history, length_ms, height)]
+    drawn += [_marks(history, length_ms, len(charts))]
     for number, chart in enumerate(charts):
         drawn.append(_chart(chart, TOP + number * (CHART + GAP), length_ms))
     drawn.append("</svg>")
@@ -62,7 +63,7 @@ def picture(history: History) -> str:
 
 def _rates(history: History, length_ms: int) -> list[Line]:
     confirmed = [one.receipt_ms for sent in history.sent for one in sent if one.receipt_ms]
-    received = [d.at_ms for subscription in history.subscriptions for d in subscription.deliveries]
+    received = [one.at_ms for _, deliveries in history.subscriptions for one in deliveries]
     return [
         Line("confirmed", _per_second(confirmed, history.began_ms, length_ms)),
         Line("delivered", _per_second(received, history.began_ms, length_ms)),
@@ -88,8 +89,9 @@ def _course(history: History, name: str) -> list[tuple[float, float]]:
 def _late(history: History, length_ms: int) -> list[Line]:
     slot_ms = max(length_ms / SLOTS, 50.0)
     slots: dict[int, list[int]] = {}
-    for at_ms, late_ms in lateness(history):
-        slots.setdefault(int((at_ms - history.began_ms) / slot_ms), []).append(late_ms)
+    for at_ms, late_ms, is_delayed in firsts(history):
+        if is_delayed:
+            slots.setdefault(int((at_ms - history.began_ms) / slot_ms), []).append(late_ms)
     found = [(slot, sorted(late)) for slot, late in sorted(slots.items())]
     return [
         Line("the latest", [((slot + 0.5) * slot_ms, late[-1]) for slot, late in found]),
@@ -141,7 +143,7 @@ def shown_doings(history: History) -> list[Doing]:
     return history.doings[:MARKS_MAX]
 
 
-def _marks(history: History, length_ms: int, height: int) -> str:
+def _marks(history: History, length_ms: int, charts: int) -> str:
     drawn = []
     before = -100.0
     row = 0
@@ -152,6 +154,8 @@ def _marks(history: History, length_ms: int, height: int) -> str:
         row = (row + 1) % 3 if x - before < 16 else 0
         before = x
         title = f"<title>{escape(doing.text)}</title>"
-        drawn.append(f'<path class="{kind}" d="M{x:.1f} {TOP - 20}V{height - GAP}">{title}</path>')
-        drawn.append(f'<text x="{x:.1f}" y="{TOP - 32 + row * 11}" text-anchor="middle">{number}</text>')
+        # Within the charts only: titles, and what a line means, stand between them.
+        lines = "".join(f"M{x:.1f} {TOP + n * (CHART + GAP)}v{CHART}" for n in range(charts))
+        drawn.append(f'<path class="{kind}" d="{lines}">{title}</path>')
+        drawn.append(f'<text x="{x:.1f}" y="{TOP - 50 + row * 11}" text-anchor="middle">{number}</text>')
     return "".join(drawn)

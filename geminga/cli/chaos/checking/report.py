@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from html import escape
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from geminga.cli.chaos.checking.check import Examples, Findings
+from geminga.cli.chaos.checking.findings import WRONG, Findings, Verdict
 from geminga.cli.chaos.checking.history import History
 from geminga.cli.chaos.checking.picture import picture, shown_doings
 from geminga.cli.chaos.checking.scenario import Scenario
 
-_CHECKED = ("lost", "doubled", "out_of_order", "early", "damaged", "unknown")
+COLUMNS: Final = 80
+_NAME_COLUMNS: Final = 16
 _PAGE_STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:1.5rem auto;padding:0 1rem;color:#1c2430}"
     "h1{font-size:1.35rem}h2{font-size:1.05rem;margin-top:1.6rem}td,th{padding:.15rem .8rem .15rem 0;"
     "text-align:left;vertical-align:top}code,pre{background:#f2f4f7;padding:.1rem .3rem}pre{padding:.6rem;"
-    "overflow-x:auto}.passed{color:#17693a}.failed{color:#b3261e}.picture{overflow-x:auto}"
+    "overflow-x:auto}.passed{color:#17693a}.wrong{color:#b3261e}.late,.not-shown{color:#8a5a00}.picture{overflow-x:auto}"
     "svg{width:100%;min-width:50rem}"
 )
 
@@ -31,29 +33,49 @@ class Report(NamedTuple):
     """What broker it was, if it was not ours."""
 
     @property
-    def failures(self) -> list[str]:
-        return self.findings.failures(self.scenario.expect)
+    def verdict(self) -> Verdict:
+        return self.findings.verdict(self.scenario.expect)
 
     @property
-    def verdict(self) -> str:
-        return "failed" if self.failures else "passed"
+    def reasons(self) -> list[tuple[str, list[str]]]:
+        """For what the run has not passed, by words."""
+        found, expect = self.findings, self.scenario.expect
+        rows = (
+            ("Wrong", found.wrong(expect)),
+            ("Late", found.late(expect)),
+            ("Not shown", found.untold(expect)),
+        )
+        return [(name, texts) for name, texts in rows if texts]
 
 
 def text_report(report: Report) -> str:
     """For a terminal of 80 columns."""
     lines = [f"{report.scenario.name}: {report.verdict}", ""]
-    lines += [f"  {name:<14}{value}" for name, value in _facts(report)]
-    for name, examples in _examples(report.findings):
-        lines += ["", f"  {name}:"] + [f"    {text}" for text in examples.texts]
-        lines += [f"    and {examples.count - len(examples.texts)} more"] * (
-            examples.count > len(examples.texts)
-        )
-    if report.failures:
-        lines += ["", "  Failed:"] + [f"    {text}" for text in report.failures]
+    for name, value in _facts(report):
+        lines += _wrapped(f"{name:<{_NAME_COLUMNS}}{value}", 2, 2 + _NAME_COLUMNS)
+    for name, texts in _examples(report.findings):
+        lines += ["", f"  {name}:", *_all_wrapped(texts)]
+    for name, texts in report.reasons:
+        lines += ["", f"  {name}:", *_all_wrapped(texts)]
     lines += ["", "  What was done:"]
-    lines += [f"    {number:>2} {_seconds(report, at_ms)}  {text}" for number, at_ms, text in _done(report)]
-    lines += ["", f"  Again: {report.replay}"]
+    for number, at_ms, text in _done(report):
+        lines += _wrapped(f"{number:>2} {_seconds(report, at_ms)}  {text}", 4, 18)
+    lines += ["", *_wrapped(f"Again: {report.replay}", 2, 9)]
     return "\n".join(lines) + "\n"
+
+
+def _all_wrapped(texts: Sequence[str]) -> list[str]:
+    return [line for text in texts for line in _wrapped(text, 4, 6)]
+
+
+def _wrapped(text: str, indent: int, next_indent: int) -> list[str]:
+    return textwrap.wrap(
+        text,
+        COLUMNS,
+        initial_indent=" " * indent,
+        subsequent_indent=" " * next_indent,
+        break_on_hyphens=False,
+    )
 
 
 def html_report(report: Report) -> str:
@@ -72,11 +94,12 @@ def html_report(report: Report) -> str:
             '<meta name="viewport" content="width=device-width">',
             f"<title>{escape(scenario.name)}: {report.verdict}</title>",
             f"<style>{_PAGE_STYLE}</style></head><body>",
-            f'<h1>{escape(scenario.name)}: <span class="{report.verdict}">{report.verdict}</span></h1>',
+            f'<h1>{escape(scenario.name)}: <span class="{report.verdict.replace(" ", "-")}">'
+            f"{report.verdict}</span></h1>",
             f"<p>{escape(scenario.text)}</p>",
-            _list("Failed", report.failures),
+            *(_list(name, texts) for name, texts in report.reasons),
             f"<table>{facts}</table>",
-            *(_list(name, examples.texts) for name, examples in _examples(report.findings)),
+            *(_list(name, texts) for name, texts in _examples(report.findings)),
             # Scaled to the width of a phone its words would have five pixels.
             '<div class="picture" role="region" aria-label="The course of the run" tabindex="0">',
             f"{picture(report.history)}</div>",
@@ -88,27 +111,28 @@ def html_report(report: Report) -> str:
 
 def _facts(report: Report) -> list[tuple[str, str]]:
     found, history = report.findings, report.history
-    late = "no message was delayed"
-    if found.late_ms:
-        late = "median {} ms, 99 of 100 within {} ms, the latest {} ms".format(*found.late_ms)
-    prompt = ""
-    if found.prompt_ms:
-        prompt = "median {} ms, 99 of 100 within {} ms, the latest {} ms".format(*found.prompt_ms)
     rows = [
         ("sent", f"{found.sent:,}, of which {found.confirmed:,} confirmed"),
         ("delivered", f"{found.deliveries:,} times, {found.again:,} of them again"),
-        *((name.replace("_", " "), f"{getattr(found, name).count:,}") for name in _CHECKED),
-        ("late by", late),
-        *([("prompt ones", f"delivered after {prompt}")] if prompt else []),
-        ("stored twice", f"{found.stored_twice:,} (sent again for want of a receipt)"),
+    ]
+    if found.again_after_crash:
+        text = f"or fence, or seek: {found.again_after_crash:,} again that were acknowledged"
+        rows.append(("after a crash", text))
+    rows += [(name.replace("_", " "), f"{examples.count:,}") for name, examples in found.counts.items()]
+    if found.unconfirmed:
+        rows.append(("unconfirmed", f"{found.unconfirmed:,} acknowledged, and not answered"))
+    late = _times(found.late_ms) if found.late_ms else "no message was delayed"
+    rows.append(("late by", late))
+    if found.prompt_ms:
+        rows.append(("prompt ones", f"after {_times(found.prompt_ms)}"))
+    rows += [
+        (f"hits {number}", f"{one.hits:,} of {one.text}") for number, one in enumerate(history.faults, 1)
+    ]
+    rows += [
+        ("machine", f"held up {found.machine_waits_ms:,} ms, a timer {found.timer_late_ms:,} ms at worst"),
         ("took", f"{(history.ended_ms - history.began_ms) / 1000:.1f} s"),
         ("seed", str(report.scenario.seed)),
     ]
-    if found.again_after_crash:
-        rows.insert(
-            2,
-            ("after a crash", f"or fence, or seek: {found.again_after_crash:,} again that were acknowledged"),
-        )
     if report.against:
         rows.append(("against", report.against))
     if report.scenario.threads:
@@ -116,10 +140,19 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     return rows
 
 
-def _examples(found: Findings) -> list[tuple[str, Examples]]:
-    return [
-        (name.replace("_", " "), examples) for name in _CHECKED if (examples := getattr(found, name)).count
-    ]
+def _times(times_ms: Sequence[int]) -> str:
+    return "median {:,} ms, 99 of 100 {:,} ms, at most {:,} ms".format(*times_ms)
+
+
+def _examples(found: Findings) -> list[tuple[str, list[str]]]:
+    """Of each kind that there was, with how many more there were."""
+    rows = []
+    for name, examples in found.counts.items():
+        more = examples.count - len(examples.texts)
+        texts = [*examples.texts, f"and {more:,} more"] if more else examples.texts
+        if texts:
+            rows.append((f"{name.replace('_', ' ')} ({WRONG[name]})", texts))
+    return rows
 
 
 def _done(report: Report) -> list[tuple[int, int, str]]:

@@ -85,6 +85,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """Of `grow`: how many each topic has then."""
     rule: dict[str, Any] = {}
     """Of `fault`: the fields of a rule."""
+    needs_hits: Count = 0
+    """Of `fault`: the run shows nothing if it took effect less often."""
 
 
 class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -92,10 +94,18 @@ class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     lost: int = 0
     doubled: int = 0
+    uncaused: int = 0
     out_of_order: int = 0
+    two_at_a_key: int = 0
+    out_of_turn: int = 0
     early: int = 0
     damaged: int = 0
     unknown: int = 0
+    miscounted: int = 0
+    unanswered: int = 0
+    left_behind: int = 0
+    stored_twice: int | None = None
+    """None: any number, as without deduplication."""
     early_by: Duration = Duration(0)
     """What is early by up to this does not count."""
     late: Duration | None = None
@@ -156,6 +166,9 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         ]
         return msgspec.structs.replace(self, load=load, steps=steps, seed=self.seed if seed is None else seed)
 
+    def with_seed(self, seed: int) -> Scenario:
+        return msgspec.structs.replace(self, seed=seed)
+
     def with_slack(self, factor: float) -> Scenario:
         """With so many times the bounds of how late messages may be, and of how long nothing may move."""
 
@@ -185,6 +198,14 @@ def parse_scenario(text: str, name: str) -> Scenario:
         raise InvalidScenario(f"{name}: {error}") from None
     _check(found)
     return found
+
+
+def of_builtins(fields: Mapping[str, Any]) -> Scenario:
+    """A scenario from a history: its fields as they are, durations in ms. Raises `InvalidScenario`."""
+    try:
+        return msgspec.convert(fields, Scenario, dec_hook=lambda kind, value: kind(value))
+    except (msgspec.ValidationError, TypeError, ValueError) as error:
+        raise InvalidScenario(str(error)) from None
 
 
 def _decoded(kind: type, value: object) -> object:

@@ -8,7 +8,8 @@ from typing import Any, Final
 import trio
 
 from geminga.cli.admin.admin_http import RequestFailed, topic_path
-from geminga.cli.chaos.checking.history import Doing, Fencing, History, Jump, Seek
+from geminga.cli.chaos.checking.broker_time import BrokerTime
+from geminga.cli.chaos.checking.history import Doing, Fault, Fencing, History, Jump, Seek
 from geminga.cli.chaos.checking.scenario import Scenario, Step
 from geminga.cli.chaos.running.producing import wall_ms
 from geminga.cli.chaos.running.target import Target, ask
@@ -17,6 +18,8 @@ NEEDS_OURS: Final = frozenset({"fault", "clear", "kill", "stop", "pause", "advan
 """Actions that another broker does not know, or that would end a process that is not ours."""
 _FOR_EVER_MS: Final = 1 << 42
 START_SECONDS_MAX: Final = 20.0
+MOVE_SECONDS_MAX: Final = 3600
+"""A move of the clock takes as long as what falls due on the way."""
 _FENCING: Final = frozenset({"topic/fence", "metadata/conflict", "metadata/refused"})
 """Faults after which a topic goes on from what was durable."""
 _FENCED_LATER_MS: Final = 1000
@@ -32,10 +35,12 @@ class Steps:
         topics: Sequence[str],
         burst: Callable[[Step], None],
         grow: Callable[[int], Awaitable[None]],
+        look: Callable[[], Awaitable[None]],
     ) -> None:
         """`topics` without their partitions; `burst` starts more producers, `grow` consumers of partitions
-        up to that number.
+        up to that number; `look` takes a sample of the broker.
         """
+        self._look = look
         self._scenario = scenario
         self._target = target
         self._history = history
@@ -43,6 +48,7 @@ class Steps:
         self._burst = burst
         self._grow_consumers = grow
         self._partitions = scenario.load.partitions
+        self.faults = FaultHits(target, history)
         self._actions: dict[str, Callable[[Step], Awaitable[None]]] = {
             "fault": self._fault,
             "clear": self._clear,
@@ -65,18 +71,20 @@ class Steps:
             if step.do in NEEDS_OURS and not self._target.is_ours:
                 self._note(f"{self._text(step)}: left out, this broker does not have it", kind="skipped")
                 continue
+            await self._look()
             try:
                 await self._actions[step.do](step)
             except RequestFailed as error:
                 self._note(f"{self._text(step)}: {error}", kind="skipped")
-                self._history.unfinished.append(f"step {self._text(step)}: {error}")
+                self._history.broken.append(f"step {self._text(step)}: {error}")
+            await self._look()
 
-    async def _ask(self, method: str, path: str, body: object = None) -> Any:
+    async def _ask(self, method: str, path: str, body: object = None, *, seconds_max: float = 30) -> Any:
         """As `ask`; a broker that is being started again is waited for."""
         ends_s = trio.current_time() + START_SECONDS_MAX
         while True:
             try:
-                return await ask(self._target, method, path, body)
+                return await ask(self._target, method, path, body, seconds_max=seconds_max)
             except RequestFailed as error:
                 # Without a status nothing was there to refuse it.
                 if error.status or trio.current_time() >= ends_s:
@@ -86,11 +94,20 @@ class Steps:
     async def advance(self, length_ms: int) -> None:
         """Move the broker's clock; what falls due has been handed to consumers on return."""
         asked_ms = wall_ms()
-        moved = await self._ask("POST", "/geminga/clock", {"ms": length_ms, "wait": "dispatched"})
-        self._history.jumps.append(Jump(asked_ms, wall_ms(), moved["from_ms"], moved["to_ms"]))
+        time = BrokerTime(self._history.offset_ms, self._history.jumps)
+        # Before the request: what a move makes due comes before its answer.
+        jump = Jump(asked_ms=asked_ms, to_ms=time.at_most_ms(asked_ms) + length_ms + MOVE_SECONDS_MAX * 1000)
+        self._history.jumps.append(jump)
+        moved = await self._ask(
+            "POST",
+            "/geminga/clock",
+            {"ms": length_ms, "wait": "dispatched"},
+            seconds_max=MOVE_SECONDS_MAX,
+        )
+        jump.end(wall_ms(), moved["from_ms"], moved["to_ms"], has_waiting=bool(moved.get("waiting")))
 
     def _note(self, text: str, kind: Any = "step") -> None:
-        self._history.doings.append(Doing(wall_ms(), text, kind))
+        self._history.doings.append(Doing(at_ms=wall_ms(), text=text, kind=kind))
 
     def _text(self, step: Step) -> str:
         if step.do == "fault":
@@ -103,12 +120,16 @@ class Steps:
     async def _fault(self, step: Step) -> None:
         kind = f"{step.rule['place']}/{step.rule['kind']}"
         self._note(self._text(step))
+        fault = self.faults.begin(self._text(step), kind, step.needs_hits)
         if kind in _FENCING:
             began_ms = wall_ms()
             lasts_ms = step.rule.get("durationMs", _FOR_EVER_MS)
-            self._history.fencings.append(Fencing(began_ms, began_ms + lasts_ms + _FENCED_LATER_MS))
+            self._history.fencings.append(
+                Fencing(from_ms=began_ms, to_ms=began_ms + lasts_ms + _FENCED_LATER_MS)
+            )
         for rule in self._rules(step.rule):
-            await self._set(rule)
+            named = {**rule, "id": rule.get("id") or self.faults.new_id(fault)}
+            await self._set(named)
 
     async def _set(self, rule: dict[str, Any]) -> None:
         """Put it in force. A bucket that is not sealed yet is waited for."""
@@ -146,15 +167,17 @@ class Steps:
 
     async def _clear(self, step: Step) -> None:
         self._note("clear")
+        await self.faults.look()
         await self._ask("DELETE", "/geminga/faults")
 
     async def _kill(self, step: Step) -> None:
+        await self.faults.look()
         self._note("kill", "crash")
         await self._target.kill()
-        # Once more when it runs again: what was confirmed before the kill may have been noted after it.
-        self._note("started again", "crash")
+        self._note("started again", "started")
 
     async def _stop(self, step: Step) -> None:
+        await self.faults.look()
         self._note("stop")
         await self._target.restart()
         self._note("started again")
@@ -184,14 +207,12 @@ class Steps:
     async def _seek(self, step: Step) -> None:
         """Set all subscriptions back to their beginnings."""
         asked_ms = wall_ms()
-        self._note("seek", "seek")
+        self._note("seek")
         for topic in self._parts():
             for consumers in self._scenario.consumers:
                 path = f"{topic_path(topic)}/subscription/{consumers.subscription}/resetcursor/0"
                 await self._ask("POST", path)
-        # Once more: what was confirmed before it may have been noted after it was asked for.
-        self._note("seek done", "seek")
-        self._history.seeks.append(Seek(asked_ms, wall_ms()))
+        self._history.seeks.append(Seek(asked_ms=asked_ms, done_ms=wall_ms()))
 
     async def _grow(self, step: Step) -> None:
         self._note(f"grow to {step.partitions} partitions")
@@ -203,6 +224,44 @@ class Steps:
     async def _more(self, step: Step) -> None:
         self._note(f"burst of {step.messages} messages from {step.producers} more producers on each topic")
         self._burst(step)
+
+
+class FaultHits:
+    """How often each fault of a run took effect, by what the broker tells of its rules while they last."""
+
+    def __init__(self, target: Target, history: History) -> None:
+        self._target = target
+        self._history = history
+
+    def begin(self, text: str, kind: str, needs_hits: int) -> Fault:
+        """A fault that is put in force now, by rules that `new_id` names."""
+        ends = kind == "process/kill" or kind.endswith(("/torn", "/eio"))
+        fault = Fault(text=text, at_ms=wall_ms(), needs_hits=needs_hits, ends_broker=ends)
+        self._history.faults.append(fault)
+        return fault
+
+    def new_id(self, fault: Fault) -> str:
+        fault.ids.append(f"chaos-{self._history.faults.index(fault)}-{len(fault.ids)}")
+        return fault.ids[-1]
+
+    async def look(self) -> None:
+        """Before the rules go, too: their counts go with them."""
+        if not (self._history.faults and self._target.is_ours):
+            return
+        try:
+            states = await ask(self._target, "GET", "/geminga/faults")
+        except RequestFailed:
+            return
+        hits = {state["rule"]["id"]: state["hits"] for state in states}
+        for fault in self._history.faults:
+            fault.count(sum(hits.get(one, 0) for one in fault.ids))
+
+    def broker_ended(self) -> None:
+        """By one of those rules that end it, which it cannot tell any more."""
+        for fault in self._history.faults:
+            if fault.ends_broker and not fault.hits:
+                fault.count(1)
+                return
 
 
 def length_text(length_ms: int) -> str:

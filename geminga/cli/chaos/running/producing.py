@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import zlib
 from collections import deque
 from typing import Any, Final
 
 import trio
 
 from geminga.cli.chaos.checking.history import Sent
-from geminga.cli.chaos.checking.load_plan import payload
+from geminga.cli.chaos.checking.load_plan import TRACE, payload
 from geminga.cli.chaos.checking.scenario import Load
 from geminga.cli.client.client import Client, open_client
 from geminga.cli.client.connection import Connection
@@ -20,6 +21,8 @@ from geminga.wire import pulsar_pb2 as pb
 BACK_OFF_SECONDS: Final = 0.1
 SLOT_SECONDS: Final = 0.01
 """A producer with a rate sends what a slot allows at once."""
+ID_MAX: Final = (1 << 63) - 1
+"""A receipt for a message that the broker had already has -1 instead of ids."""
 
 
 wall_ms: Final = RealClock().now_ms
@@ -96,20 +99,26 @@ class LoadProducer:
 
     def _send(self, connection: Connection, producer_id: int, sent: Sent) -> None:
         at_ms = wall_ms()
-        sent.send(at_ms)
+        body = payload(sent, self._load.bytes)
+        sent.send(at_ms, zlib.crc32(body))
         self._pending.append(sent)
-        metadata = client_commands.metadata(self._name, sent.number, at_ms)
-        if sent.key >= 0:
-            metadata.partition_key = f"k{sent.key}"
-        if sent.delay_ms:
-            metadata.deliver_at_time = at_ms + sent.delay_ms
-        entry = client_commands.entry(metadata, payload(sent, self._load.bytes))
+        metadata = client_commands.metadata(
+            self._name,
+            sent.number,
+            at_ms,
+            key=sent.key or None,
+            properties={TRACE: sent.trace},
+            deliver_at_ms=at_ms + sent.delay_ms if sent.delay_ms else None,
+        )
+        entry = client_commands.entry(metadata, body)
         connection.write(client_commands.send(producer_id, sent.number, entry))
 
     def on_command(self, command: Any) -> None:
         if isinstance(command, pb.CommandSendReceipt):
             if self._pending and self._pending[0].number == command.sequence_id:
-                self._pending.popleft().confirm(wall_ms())
+                found = command.message_id
+                place = (found.ledgerId, found.entryId) if found.ledgerId <= ID_MAX else (-1, -1)
+                self._pending.popleft().confirm(wall_ms(), *place)
         elif isinstance(command, pb.CommandSendError):
             self._error = ClientError(command.message)
         elif isinstance(command, pb.CommandCloseProducer):

@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, Final
 
 import msgspec
 import trio
 
+from geminga.child_broker import BrokerFailed
 from geminga.cli.admin.admin_http import RequestFailed
-from geminga.cli.chaos.checking.history import Doing, History, Producing, Receiving
+from geminga.cli.chaos.checking.history import Doing, History, Producing, Receiving, Subscription
 from geminga.cli.chaos.checking.load_plan import planned
 from geminga.cli.chaos.checking.scenario import InvalidScenario, Load, Scenario, Step
 from geminga.cli.chaos.running.consuming import LoadConsumer
 from geminga.cli.chaos.running.doing import Steps, length_text
+from geminga.cli.chaos.running.probing import probe_forever
 from geminga.cli.chaos.running.producing import LoadProducer, wall_ms
-from geminga.cli.chaos.running.sampling import sample_forever
+from geminga.cli.chaos.running.sampling import Part, left_behind, sample, sample_forever
 from geminga.cli.chaos.running.target import Target, ask
+from geminga.cli.client.errors import ClientError
 
 NAMESPACE: Final = "public/chaos"
 QUIET_SECONDS: Final = 0.5
 """So long after the last acknowledgement a run waits for what should not come."""
 LOOK_SECONDS: Final = 0.05
+LEFT_SECONDS_MAX: Final = 5.0
+"""So long the broker's own counts may take to come to what the history says."""
+MOVE_EVERY_SECONDS: Final = 0.2
 WAIT_MS_MAX: Final = 600_000
 """The longest delay that a run waits for on a clock that cannot be moved."""
 _NO_LETTER: Final = re.compile("[^A-Za-z0-9-]")
@@ -34,52 +39,66 @@ SHOWN_EVENTS: Final = frozenset(
 
 
 class Run:
-    """Use once. `run` returns the history."""
+    """Use once. `history` has what was seen so far, also when `run` is broken off."""
 
     def __init__(self, scenario: Scenario, target: Target, say: Callable[[str], None]) -> None:
         """`say` gets a line of progress now and then."""
         self._scenario = scenario
         self._target = target
         self._say = say
-        self._history = History(wall_ms())
+        self.history = History(wall_ms())
         self._producers: list[LoadProducer] = []
         self._consumers: list[LoadConsumer] = []
         self._partitions = scenario.load.partitions
         # A name of its own: a broker that runs already may have had this scenario before.
         mark = f"{_NO_LETTER.sub('-', scenario.name)[:100]}-{wall_ms():x}"
         self._topics = [f"persistent://{NAMESPACE}/{mark}-{n}" for n in range(scenario.load.topics)]
+        self._steps = Steps(scenario, target, self.history, self._topics, self._burst, self._grow, self._look)
 
-    async def run(self) -> History:
-        """Raises `InvalidScenario` if this broker cannot run it, `RequestFailed` if the topics cannot be
-        made, `BrokerFailed` if the broker stays away.
-        """
+    async def run(self) -> None:
+        """Raises `InvalidScenario` if this broker cannot run it; whatever else ends it is in the history."""
         load = self._scenario.load
         if not self._target.is_ours and load.delayed and load.delay[1] > WAIT_MS_MAX:
             raise InvalidScenario(
                 f"{self._scenario.name}: its messages are delayed by up to {length_text(load.delay[1])}, and "
                 f"the clock of this broker cannot be moved; copy it, and shorten load.delay"
             )
-        await self._prepare()
-        history = self._history
-        steps = Steps(self._scenario, self._target, history, self._topics, self._burst, self._grow)
+        history = self.history
+        try:
+            await self._prepare()
+            await self._carry_out()
+        except* (RequestFailed, ClientError, OSError) as group:
+            history.broken.append(f"the run was broken off: {_first_text(group)}")
+        except* BrokerFailed as group:
+            text = f"the broker does not start again: {_first_text(group)}"
+            history.doings.append(Doing(at_ms=wall_ms(), text=text, kind="dead"))
+        finally:
+            history.end(wall_ms())
+        await self._read_events()
+
+    async def _carry_out(self) -> None:
+        history = self.history
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
+            nursery.start_soon(probe_forever, self._target, history)
             for place in range(len(self._topics)):
                 for plan in self._scenario.consumers:
-                    receiving = Receiving(place, plan.subscription, plan.type)
-                    self._history.subscriptions.append(receiving)
+                    subscription = Subscription(topic=place, name=plan.subscription, type=plan.type)
+                    history.subscriptions.append(Receiving(subscription, []))
             await self._consume(0)
-            nursery.start_soon(sample_forever, self._target, history)
+            await self._look()
+            nursery.start_soon(sample_forever, self._target, history, self._steps.faults)
             nursery.start_soon(self._watch)
             for topic in range(len(self._topics)):
                 for _ in range(self._scenario.load.producers):
                     self._produce(topic, self._scenario.load)
-            await steps.run()
-            await self._drain(steps)
+            await self._steps.run()
+            await self._drain()
+            await self._steps.faults.look()
             nursery.cancel_scope.cancel()
-        history.end(wall_ms())
-        await self._read_events()
-        return history
+
+    async def _look(self) -> None:
+        await sample(self._target, self.history)
 
     # -- before ----------------------------------------------------------------------------------------------
 
@@ -103,19 +122,21 @@ class Run:
                 await ask(self._target, "PUT", path)
         if self._scenario.clock == "virtual" and self._target.is_ours:
             shown = await ask(self._target, "GET", "/geminga/clock")
-            self._history.begin(shown["now_ms"] - wall_ms())
+            self.history.begin(shown["now_ms"] - wall_ms())
 
     # -- load ------------------------------------------------------------------------------------------------
 
     async def _consume(self, first: int) -> None:
         """Subscribe on all partitions from the `first` on."""
         plans = {plan.subscription: plan for plan in self._scenario.consumers}
-        for receiving in self._history.subscriptions:
-            plan = plans[receiving.subscription]
-            for part, name in self._parts(self._topics[receiving.topic])[first:]:
+        for place, (subscription, _) in enumerate(self.history.subscriptions):
+            plan = plans[subscription.name]
+            for _, part, name in self._parts(subscription.topic)[first:]:
                 for _ in range(plan.count):
                     number = len(self._consumers)
-                    consumer = LoadConsumer(name, part, number, self._scenario.seed, plan, receiving)
+                    consumer = LoadConsumer(
+                        name, part, number, self._scenario.seed, plan, place, self.history
+                    )
                     self._consumers.append(consumer)
                     await self._nursery.start(consumer.run, self._target.service_url)
 
@@ -123,17 +144,19 @@ class Run:
         first, self._partitions = self._partitions, partitions
         await self._consume(first)
 
-    def _parts(self, topic: str) -> list[tuple[int, str]]:
-        return [(n, f"{topic}-partition-{n}") for n in range(self._partitions)] or [(-1, topic)]
+    def _parts(self, topic: int) -> list[Part]:
+        name = self._topics[topic]
+        parts = [Part(topic, n, f"{name}-partition-{n}") for n in range(self._partitions)]
+        return parts or [Part(topic, -1, name)]
 
     def _produce(self, topic: int, load: Load) -> None:
         """A producer more. On a partitioned topic each has its own partition, in turns."""
-        number = len(self._history.producers)
-        parts = self._parts(self._topics[topic])
-        name = parts[number % len(parts)][1]
-        self._history.producers.append(Producing(topic, f"p{number}"))
+        number = len(self.history.producers)
+        parts = self._parts(topic)
+        name = parts[number % len(parts)].name
+        self.history.producers.append(Producing(topic=topic, name=f"p{number}"))
         sent = planned(load, self._scenario.seed, number)
-        self._history.sent.append(sent)
+        self.history.sent.append(sent)
         producer = LoadProducer(name, f"chaos-{self._scenario.seed}-{number}", load, sent)
         self._producers.append(producer)
         self._nursery.start_soon(producer.run, self._target.service_url)
@@ -150,63 +173,88 @@ class Run:
         """Note, and mend, that the broker ends by itself."""
         while True:
             why = await self._target.ended()
-            self._history.doings.append(Doing(wall_ms(), f"the broker ended by itself: {why}", "ended"))
+            self._steps.faults.broker_ended()
+            text = f"the broker ended by itself: {why}"
+            self.history.doings.append(Doing(at_ms=wall_ms(), text=text, kind="ended"))
+            await self._target.start_again()
+            self.history.doings.append(Doing(at_ms=wall_ms(), text="started again", kind="started"))
 
     # -- the end ---------------------------------------------------------------------------------------------
 
-    async def _drain(self, steps: Steps) -> None:
-        """Until all that was confirmed is delivered and acknowledged; or nothing moves for too long."""
+    async def _drain(self) -> None:
+        """Until all that was confirmed is acknowledged, and the broker says so too; or nothing moves for too
+        long.
+        """
         moved_s, before = trio.current_time(), (-1, -1)
         has_said_s = trio.current_time()
+        is_moved = self._scenario.clock == "virtual" and self._target.is_ours
         while True:
+            looked_s = trio.current_time()
             left = sum(producer.left for producer in self._producers)
-            deliveries = sum(len(one.deliveries) for one in self._history.subscriptions)
-            if (left, deliveries) != before:
-                moved_s, before = trio.current_time(), (left, deliveries)
-            if not left and await trio.to_thread.run_sync(self._is_all_here):
+            missing = await trio.to_thread.run_sync(self._missing)
+            if (left, missing) != before:
+                moved_s, before = trio.current_time(), (left, missing)
+            if not left and not missing and all(consumer.is_idle for consumer in self._consumers):
                 await trio.sleep(QUIET_SECONDS)
+                await self._look_behind()
                 return
-            if not left and self._scenario.clock == "virtual" and self._target.is_ours:
-                await self._pass_delays(steps)
-            if trio.current_time() - moved_s > self._scenario.drain / 1000 + self._longest_wait_s(left):
-                self._give_up(left)
+            if trio.current_time() - moved_s > self._scenario.drain / 1000 + self._longest_wait_s():
+                waited_s = trio.current_time() - moved_s
+                what = f"{left:,} messages were not confirmed" if left else "not all was acknowledged"
+                self.history.give_up(
+                    f"nothing moved for {waited_s:.0f} s, and {what}", round(waited_s * 1000)
+                )
+                await self._look_behind(seconds=0)
                 return
+            if not left and is_moved and self._scenario.load.delayed:
+                asked_s = trio.current_time()
+                await self._steps.advance(self._scenario.load.delay[1] // 10 + 1)
+                # A move takes what it takes; silence counts without it.
+                moved_s += trio.current_time() - asked_s
             if trio.current_time() - has_said_s > 2:
                 has_said_s = trio.current_time()
-                self._say(f"{left:,} messages to confirm, {deliveries:,} deliveries")
-            await trio.sleep(LOOK_SECONDS)
+                self._say(f"{left:,} messages to confirm, {missing:,} to be acknowledged")
+            # A look at a great many messages takes its time from the consumers.
+            took_s = trio.current_time() - looked_s
+            await trio.sleep(max(MOVE_EVERY_SECONDS if is_moved else LOOK_SECONDS, took_s))
 
-    def _longest_wait_s(self, left: int) -> float:
+    def _longest_wait_s(self) -> float:
         """How long nothing may move since delayed messages wait, on a clock that is not moved."""
         is_moved = self._scenario.clock == "virtual" and self._target.is_ours
         if is_moved or not self._scenario.load.delayed:
             return 0.0
         return self._scenario.load.delay[1] / 1000
 
-    async def _pass_delays(self, steps: Steps) -> None:
-        if self._scenario.load.delayed:
-            await steps.advance(self._scenario.load.delay[1] // 10 + 1)
+    def _missing(self) -> int:
+        """Confirmed messages that a subscription has not acknowledged (as far as it can tell) since it was
+        set back, if it was.
+        """
+        history, missing = self.history, 0
+        for subscription, deliveries in history.subscriptions:
+            settled = {
+                (one.producer, one.number) for one in deliveries if one.ack_ms and history.is_after_seeks(one)
+            }
+            for producing, sent in zip(history.producers, history.sent, strict=True):
+                if producing.topic == subscription.topic:
+                    missing += sum(
+                        1 for one in sent if one.receipt_ms and (one.producer, one.number) not in settled
+                    )
+        return missing
 
-    def _is_all_here(self) -> bool:
-        if not all(consumer.is_idle for consumer in self._consumers):
-            return False
-        wanted: dict[int, int] = {}
-        for producing, sent in zip(self._history.producers, self._history.sent, strict=True):
-            wanted[producing.topic] = wanted.get(producing.topic, 0) + sum(
-                1 for one in sent if one.receipt_ms
-            )
-        for one in self._history.subscriptions:
-            came = {(d.producer, d.number) for d in one.deliveries if self._history.is_after_seeks(d)}
-            if len(came) < wanted[one.topic]:
-                return False
-        return True
-
-    def _give_up(self, left: int) -> None:
-        waited = f"nothing moved for {self._scenario.drain / 1000:.0f} s"
-        if left:
-            self._history.unfinished.append(f"{waited}, and {left:,} messages were not confirmed")
-        else:
-            self._history.unfinished.append(f"{waited}, and not all that was confirmed had come")
+    async def _look_behind(self, seconds: float = LEFT_SECONDS_MAX) -> None:
+        """What the broker says is left, once that is nothing, or after this time."""
+        parts = [part for topic in range(len(self._topics)) for part in self._parts(topic)]
+        ends_s = trio.current_time() + seconds
+        while True:
+            try:
+                self.history.left[:] = await left_behind(self._target, self.history, parts)
+            except RequestFailed as error:
+                self.history.broken.append(f"the broker's own counts at the end: {error}")
+                return
+            is_empty = not any(one.backlog or one.pending or one.delayed for one in self.history.left)
+            if is_empty or trio.current_time() >= ends_s:
+                return
+            await trio.sleep(MOVE_EVERY_SECONDS)
 
     async def _read_events(self) -> None:
         """What the broker tells of its buckets and disks, into the list of what was done."""
@@ -217,7 +265,7 @@ class Run:
             events = await ask(self._target, "GET", "/geminga/events", limit=200, kind=kinds)
         except RequestFailed:
             return
-        self._history.add(told(events))
+        self.history.add(told(events))
 
 
 def told(events: Sequence[Mapping[str, Any]]) -> list[Doing]:
@@ -234,7 +282,7 @@ def told(events: Sequence[Mapping[str, Any]]) -> list[Doing]:
         times = f" {len(group)} times" if len(group) > 1 else ""
         why = group[0].get("text", "")[:80]
         text = f"{kind}{times}{of_messages}{': ' if why else ''}{why}"
-        notes.append(Doing(group[0]["wall_ms"], text, "event"))
+        notes.append(Doing(at_ms=group[0]["wall_ms"], text=text, kind="event"))
 
     for event in events:
         kind = event["kind"]
@@ -246,6 +294,6 @@ def told(events: Sequence[Mapping[str, Any]]) -> list[Doing]:
     return notes
 
 
-async def run_scenario(scenario: Scenario, target: Target, say: Callable[[str], None]) -> History:
-    """See `Run.run`."""
-    return await partial(Run, scenario, target, say)().run()
+def _first_text(group: BaseExceptionGroup[BaseException]) -> str:
+    first = group.exceptions[0]
+    return _first_text(first) if isinstance(first, BaseExceptionGroup) else str(first)

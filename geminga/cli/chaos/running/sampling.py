@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 import trio
 
-from geminga.cli.admin.admin_http import RequestFailed
-from geminga.cli.chaos.checking.history import History, Sample
+from geminga.cli.admin.admin_http import RequestFailed, topic_path
+from geminga.cli.chaos.checking.history import History, Left, Sample
+from geminga.cli.chaos.running.doing import FaultHits
 from geminga.cli.chaos.running.producing import wall_ms
 from geminga.cli.chaos.running.target import Target, ask
 
@@ -21,18 +22,54 @@ BACKLOG, DELAYED, BUCKETS = (
 )
 
 
-async def sample_forever(target: Target, history: History) -> None:
-    """Until cancelled. A broker that does not answer leaves a gap."""
-    while len(history.samples) < SAMPLES_MAX:
-        try:
-            page = await ask(target, "GET", "/metrics/")
-        except (RequestFailed, OSError):
-            await trio.sleep(PAUSE_SECONDS)
-            continue
-        if isinstance(page, str):
-            totals = summed(page)
-            history.samples.append(Sample(wall_ms(), totals[BACKLOG], totals[DELAYED], totals[BUCKETS]))
+class Part(NamedTuple):
+    """A topic or partition."""
+
+    topic: int
+    partition: int
+    """-1: the topic has none."""
+    name: str
+
+
+async def sample(target: Target, history: History) -> None:
+    """Once. A broker that does not answer leaves a gap."""
+    try:
+        page = await ask(target, "GET", "/metrics/")
+    except (RequestFailed, OSError):
+        return
+    if isinstance(page, str) and len(history.samples) < SAMPLES_MAX:
+        totals = summed(page)
+        history.samples.append(
+            Sample(at_ms=wall_ms(), backlog=totals[BACKLOG], delayed=totals[DELAYED], buckets=totals[BUCKETS])
+        )
+
+
+async def sample_forever(target: Target, history: History, faults: FaultHits) -> None:
+    """Until cancelled."""
+    while True:
+        await sample(target, history)
+        await faults.look()
         await trio.sleep(PAUSE_SECONDS)
+
+
+async def left_behind(target: Target, history: History, parts: Sequence[Part]) -> list[Left]:
+    """What the broker says of each subscription of each topic or partition. Raises `RequestFailed`."""
+    found = []
+    for topic, partition, name in parts:
+        shown = (await ask(target, "GET", f"{topic_path(name)}/stats"))["subscriptions"]
+        for place, (subscription, _) in enumerate(history.subscriptions):
+            if subscription.topic == topic:
+                counts = shown.get(subscription.name, {})
+                found.append(
+                    Left(
+                        subscription=place,
+                        partition=partition,
+                        backlog=counts.get("msgBacklog", 0),
+                        pending=counts.get("unackedMessages", 0),
+                        delayed=counts.get("msgDelayed", 0),
+                    )
+                )
+    return found
 
 
 def summed(page: str) -> Mapping[str, int]:

@@ -40,13 +40,23 @@ class Target(Protocol):
         ...
 
     async def ended(self) -> str:
-        """Wait until it ends by itself; what is known of why. It runs again on return."""
+        """Wait until it ends by itself; what is known of why."""
+        ...
+
+    async def start_again(self) -> None:
+        """After `ended`. Raises `BrokerFailed`."""
+        ...
+
+    def pid(self) -> int:
+        """Of its process on this machine; 0: not known."""
         ...
 
 
-async def ask(target: Target, method: str, path: str, body: object = None, **query: object) -> Any:
+async def ask(
+    target: Target, method: str, path: str, body: object = None, *, seconds_max: float = 30, **query: object
+) -> Any:
     """A request to the admin API, off the loop. Raises `RequestFailed`."""
-    admin = Admin(target.web_url, seconds_max=30)
+    admin = Admin(target.web_url, seconds_max=seconds_max)
     return await trio.to_thread.run_sync(
         lambda: admin.call(method, path, body, **query), abandon_on_cancel=True
     )
@@ -73,6 +83,12 @@ class RemoteTarget:
     async def ended(self) -> str:
         await trio.sleep_forever()
         raise AssertionError
+
+    async def start_again(self) -> None:
+        raise NotImplementedError
+
+    def pid(self) -> int:
+        return 0
 
 
 class ChildTarget:
@@ -118,15 +134,19 @@ class ChildTarget:
         # By looking: a thread that waits for a process cannot be called back from it.
         while self._is_restarting or self._broker.is_running:  # noqa: ASYNC110
             await trio.sleep(0.05)
+        return self._last_line()
+
+    async def start_again(self) -> None:
         self._starts += 1
         with contextlib.suppress(BrokerFailed):
             await trio.to_thread.run_sync(self._broker.end)
-        why = self._last_line()
         if self._starts > STARTS_MAX:
-            raise BrokerFailed(f"it ended by itself {STARTS_MAX} times\n{self.log[-2000:]}")
+            raise BrokerFailed(f"it ended by itself {STARTS_MAX} times")
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(self._broker.start)
-        return why
+
+    def pid(self) -> int:
+        return self._broker.pid
 
     def _last_line(self) -> str:
         lines = [line for line in self.log.splitlines() if " ERROR " in line or " CRITICAL " in line]

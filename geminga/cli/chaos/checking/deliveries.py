@@ -1,0 +1,308 @@
+"""Judges the deliveries of one subscription, in the order in which they came. Pure.
+
+What a delivery is held against: what was sent, the deliveries of the same message before it, and what
+consumers did with those. A further delivery needs a cause in the history. A consumer that is told to go
+hears of it on its own connection, while another one may have the message already: `IN_FLIGHT_MS`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Final, NamedTuple
+
+from geminga.cli.chaos.checking.broker_time import NEVER_MS, BrokerTime
+from geminga.cli.chaos.checking.findings import Findings
+from geminga.cli.chaos.checking.history import (
+    History,
+    Jump,
+    MessageId,
+    Received,
+    Sent,
+    Session,
+)
+from geminga.cli.chaos.checking.machine import Machine
+from geminga.cli.chaos.checking.scenario import Expect
+
+ORDERED: Final = frozenset({"Exclusive", "Failover"})
+DELAYING: Final = frozenset({"Shared", "Key_Shared"})
+"""Types of subscriptions to which the broker delays messages."""
+IN_FLIGHT_MS: Final = 5000
+"""So long a delivery, or the end of a connection, may be on its way. Two connections are in no order."""
+SAVED_WITHIN_MS: Final = 1000
+"""An acknowledgement that was confirmed so long before a crash may not be forgotten by it: cursors are saved
+four times a second.
+"""
+STEPS_OF_A_MOVE: Final = 100
+"""A long move of the clock goes in steps of this share of it, and keeps the due order of steps only."""
+
+
+class Forgetting(NamedTuple):
+    """A time in which the broker may go on from what was durable, or was set back."""
+
+    from_ms: int
+    to_ms: int
+    reach_ms: int
+    """How old an acknowledgement may be that is forgotten."""
+
+
+def forgettings(history: History) -> list[Forgetting]:
+    """All of a run: crashes, fences, seeks."""
+    found = [Forgetting(seek.asked_ms, seek.done_ms, NEVER_MS) for seek in history.seeks]
+    found += [Forgetting(one.from_ms, one.to_ms, SAVED_WITHIN_MS) for one in history.fencings]
+    from_ms = 0
+    for doing in sorted(history.doings):
+        if doing.kind in {"crash", "ended"}:
+            from_ms = from_ms or doing.at_ms
+        elif doing.kind in {"started", "dead"} and from_ms:
+            # Until it runs again: what was confirmed before the crash may have been noted after it.
+            found.append(Forgetting(from_ms, doing.at_ms, SAVED_WITHIN_MS))
+            from_ms = 0
+    if from_ms:
+        found.append(Forgetting(from_ms, max(from_ms, history.ended_ms), SAVED_WITHIN_MS))
+    return found
+
+
+class DeliveryCheck:
+    """`run` adds to the findings. Afterwards `of_message` has what came of each message, for the checks of
+    what did not come.
+    """
+
+    def __init__(
+        self, history: History, place: int, expect: Expect, machine: Machine, found: Findings
+    ) -> None:
+        """Of the subscription at this place of the history."""
+        receiving = history.subscriptions[place]
+        self._history = history
+        self._place = place
+        self._subscription = receiving.subscription
+        self._deliveries = receiving.deliveries
+        self._expect = expect
+        self._machine = machine
+        self._found = found
+        self._time = BrokerTime(history.offset_ms, history.jumps)
+        self._forgets = forgettings(history)
+        self._asked = [jump.asked_ms for jump in history.jumps]
+        self._keeps_turns = [self._is_kept(jump) for jump in history.jumps]
+        self._is_ordered = receiving.subscription.type in ORDERED
+        self._is_delaying = receiving.subscription.type in DELAYING
+        self._by_key = receiving.subscription.type == "Key_Shared"
+        self._by_id: dict[MessageId, list[Received]] = {}
+        self._latest: dict[tuple[int, str], int] = {}
+        self._before: dict[int, Received] = {}
+        self._at_key: dict[str, list[Received]] = {}
+        self._due: dict[tuple[int, int], int] = {}
+        self.again = 0
+        """Deliveries of a message that the subscription had before."""
+        self.again_after_crash = 0
+        """Of those: acknowledged before what the broker may have forgotten it for."""
+        self.early_by_ms = 0
+        self.of_message: dict[tuple[int, int], list[Received]] = {}
+
+    def run(self) -> None:
+        for delivery in self._deliveries:
+            sent = self._sent(delivery)
+            if sent is not None:
+                self._check(sent, delivery)
+
+    def _sent(self, delivery: Received) -> Sent | None:
+        """What it was, if it is what was sent."""
+        if delivery.producer < 0:
+            self._add("damaged", delivery, "its payload")
+            return None
+        sent = self._history.sent_as(delivery.producer, delivery.number)
+        if sent is None or self._history.producers[sent.producer].topic != self._subscription.topic:
+            self._add("unknown", delivery)
+            return None
+        parts = (
+            ("payload", sent.crc, delivery.crc),
+            ("key", sent.key, delivery.key),
+            ("properties", sent.trace, delivery.trace),
+        )
+        for name, wanted, came in parts:
+            if wanted != came:
+                self._add("damaged", delivery, f"its {name}: {wanted!r} was sent, {came!r} came")
+                return None
+        place = delivery.ledger_id, delivery.entry_id
+        if sent.tries == 1 and sent.ledger_id >= 0 and place != (sent.ledger_id, sent.entry_id):
+            name = "doubled" if (sent.producer, sent.number) in self.of_message else "damaged"
+            self._add(name, delivery, f"its receipt said {sent.ledger_id}:{sent.entry_id}")
+        return sent
+
+    def _check(self, sent: Sent, delivery: Received) -> None:
+        name = sent.producer, sent.number
+        same_id = self._by_id.setdefault(delivery.id, [])
+        self._check_early(sent, delivery)
+        if name not in self.of_message:
+            self._check_order(sent, delivery)
+            self._check_turn(sent, delivery)
+        elif not same_id and sent.tries > 1:
+            self._add("stored_twice", delivery)
+        if same_id:
+            self._check_again(same_id, delivery)
+        self._check_count(same_id, delivery)
+        if self._is_ordered:
+            self._check_session_order(delivery)
+        if self._by_key and delivery.key:
+            self._check_key(delivery)
+        same_id.append(delivery)
+        self.of_message.setdefault(name, []).append(delivery)
+
+    def _is_kept(self, jump: Jump) -> bool:
+        """Whether a move has to keep the due order: there was room all the time, and the same consumers, so
+        that nothing was given back by one that left.
+        """
+        from_ms, to_ms = jump.asked_ms - IN_FLIGHT_MS, jump.done_ms
+        own = (one for one in self._history.sessions if one.subscription == self._place)
+        moments = [at for one in own for at in (one.began_ms, one.left_ms, one.ended_ms)]
+        return not jump.has_waiting and not any(from_ms <= at_ms <= to_ms for at_ms in moments)
+
+    # -- times -----------------------------------------------------------------------------------------------
+
+    def _check_early(self, sent: Sent, delivery: Received) -> None:
+        if not sent.delay_ms or not self._is_delaying:
+            return
+        due_ms = self._time.at_least_ms(sent.first_ms) + sent.delay_ms
+        early_ms = due_ms - self._time.at_most_ms(delivery.at_ms)
+        if early_ms > self._expect.early_by:
+            self._add("early", delivery, f"{early_ms} ms before it was due")
+            self.early_by_ms = max(self.early_by_ms, early_ms)
+
+    def _check_turn(self, sent: Sent, delivery: Received) -> None:
+        """What a move makes due comes in due order, as far as one connection can tell."""
+        if not (sent.delay_ms and sent.receipt_ms and self._is_delaying) or delivery.redeliveries:
+            return
+        number = bisect_right(self._asked, delivery.at_ms) - 1
+        if number < 0 or not self._keeps_turns[number]:
+            return
+        jump = self._history.jumps[number]
+        if delivery.at_ms > jump.done_ms:
+            return
+        least_ms = self._time.at_least_ms(sent.first_ms) + sent.delay_ms
+        most_ms = self._time.at_most_ms(sent.receipt_ms) + sent.delay_ms
+        if least_ms <= jump.from_ms or most_ms > jump.to_ms:
+            return
+        step_ms = (jump.to_ms - jump.from_ms) // STEPS_OF_A_MOVE + 1
+        before_ms = self._due.get((number, delivery.session), 0)
+        if before_ms - step_ms > most_ms:
+            self._add("out_of_turn", delivery, f"{before_ms - most_ms} ms after its turn")
+        self._due[number, delivery.session] = max(before_ms, least_ms)
+
+    # -- order -----------------------------------------------------------------------------------------------
+
+    def _check_order(self, sent: Sent, delivery: Received) -> None:
+        # Delayed messages come when they are due, not in their turn.
+        if self._is_ordered:
+            stream = (sent.producer, "")
+        elif self._by_key and sent.key and not sent.delay_ms:
+            stream = (sent.producer, sent.key)
+        else:
+            return
+        before = self._latest.get(stream, -1)
+        if sent.number < before:
+            self._add("out_of_order", delivery, f"after number {before}")
+        self._latest[stream] = max(before, sent.number)
+
+    def _check_session_order(self, delivery: Received) -> None:
+        """One consumer that gets everything gets it in the order of the topic."""
+        before = self._before.get(delivery.session)
+        self._before[delivery.session] = delivery
+        if before is None or delivery.id > before.id:
+            return
+        turns = self._history.sessions[delivery.session].passive_ms
+        if not any(before.at_ms <= at_ms <= delivery.at_ms for at_ms in turns):
+            self._add("out_of_order", delivery, f"after {_place(before)} on the same connection")
+
+    def _check_key(self, delivery: Received) -> None:
+        """A key's messages are at one consumer at a time."""
+        at_ms = delivery.at_ms
+        held = [
+            one for one in self._at_key.get(delivery.key, ()) if self._released_ms(one, acked=True) > at_ms
+        ]
+        self._at_key[delivery.key] = held
+        if self._over_ms(delivery) <= at_ms:
+            return  # it was given back before it arrived
+        other = next((one for one in held if one.session != delivery.session), None)
+        if other is not None:
+            self._add(
+                "two_at_a_key", delivery, f"{delivery.key}, while {_place(other)} was with another consumer"
+            )
+        held.append(delivery)
+
+    # -- again -----------------------------------------------------------------------------------------------
+
+    def _check_again(self, before: list[Received], delivery: Received) -> None:
+        self.again += 1
+        known = (one for one in before if 0 < one.acked_ms <= delivery.at_ms)
+        acked = max(known, key=lambda one: one.acked_ms, default=None)
+        held = next((one for one in before if self._released_ms(one) > delivery.at_ms), None)
+        # To a consumer that had gone when it arrived, while another one had it already.
+        is_stray = self._over_ms(delivery) <= delivery.at_ms
+        if acked is not None:
+            if any(self._may_forget(one, acked, delivery) for one in self._forgets):
+                self.again_after_crash += 1
+                return
+            # Sent before the broker heard of the acknowledgement, so to a consumer that was there.
+            began_ms = self._history.sessions[delivery.session].began_ms
+            is_elsewhere = acked.session != delivery.session and began_ms <= acked.acked_ms
+            is_elsewhere = is_elsewhere and (held is None or is_stray)
+            if not (is_elsewhere and delivery.at_ms - acked.acked_ms <= IN_FLIGHT_MS):
+                after_ms = delivery.at_ms - acked.acked_ms
+                self._add("doubled", delivery, f"{after_ms} ms after its acknowledgement was confirmed")
+        elif held is not None and not (is_stray and held.session != delivery.session):
+            whom = "the same consumer" if held.session == delivery.session else "another consumer"
+            self._add("uncaused", delivery, f"while {whom} had it")
+
+    def _may_forget(self, forgetting: Forgetting, acked: Received, delivery: Received) -> bool:
+        from_ms, to_ms, reach_ms = forgetting
+        if not acked.acked_ms <= to_ms or delivery.at_ms < from_ms:
+            return False
+        waits_ms = self._machine.waits_ms(acked.acked_ms, from_ms)
+        return acked.acked_ms >= from_ms - reach_ms - waits_ms
+
+    def _check_count(self, before: list[Received], delivery: Received) -> None:
+        nacked = [one for one in before if 0 < one.nack_ms <= delivery.at_ms]
+        if delivery.redeliveries > len(nacked):
+            text = f"{delivery.redeliveries}, after {len(nacked)} negative acknowledgements"
+            self._add("miscounted", delivery, text)
+        elif nacked and before[-1] is nacked[-1]:
+            # The count starts over with a new first consumer: not while these two were there.
+            last = nacked[-1]
+            both_stayed = (
+                self._history.sessions[delivery.session].began_ms <= last.nack_ms
+                and self._over_ms(last) > delivery.at_ms
+            )
+            if both_stayed and delivery.redeliveries <= last.redeliveries:
+                self._add(
+                    "miscounted", delivery, f"{delivery.redeliveries}, as before it was asked for again"
+                )
+
+    def _released_ms(self, delivery: Received, *, acked: bool = False) -> int:
+        """From when on the broker may give it to another consumer (`acked`: others of its key)."""
+        moments = [delivery.nack_ms or NEVER_MS, self._over_ms(delivery)]
+        if acked:
+            moments.append(delivery.ack_ms or NEVER_MS)
+        return min(moments)
+
+    def _over_ms(self, delivery: Received) -> int:
+        """From when on its consumer may be gone for the broker, or passive."""
+        session = self._history.sessions[delivery.session]
+        return min(
+            session_over_ms(session),
+            *(at_ms - IN_FLIGHT_MS for at_ms in session.passive_ms if at_ms >= delivery.at_ms),
+            NEVER_MS,
+        )
+
+    def _add(self, name: str, delivery: Received, why: str = "") -> None:
+        topic, subscription = self._subscription.topic, self._subscription.name
+        text = f"topic {topic}, {subscription}: producer {delivery.producer} number {delivery.number}"
+        self._found.add(name, f"{text} in {_place(delivery)}{': ' if why else ''}{why}")
+
+
+def session_over_ms(session: Session) -> int:
+    if session.left_ms:
+        return session.left_ms
+    return session.ended_ms - IN_FLIGHT_MS if session.ended_ms else NEVER_MS
+
+
+def _place(delivery: Received) -> str:
+    return f"{delivery.ledger_id}:{delivery.entry_id}"

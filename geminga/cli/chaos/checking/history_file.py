@@ -1,0 +1,191 @@
+"""Histories as text: a line of JSON for each record, `docs/chaos-history.md`. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import msgspec
+
+from geminga.cli.chaos.checking.history import (
+    Doing,
+    Fault,
+    Fencing,
+    History,
+    Jump,
+    Left,
+    Probe,
+    Producing,
+    Received,
+    Receiving,
+    Record,
+    Sample,
+    Seek,
+    Sent,
+    Session,
+    Subscription,
+)
+from geminga.cli.chaos.checking.scenario import InvalidScenario, Scenario, of_builtins
+from geminga.errors import GemingaError
+
+FORMAT: Final = 1
+
+
+class InvalidHistory(GemingaError):
+    """The text says what is wrong, in which line."""
+
+
+class _Dangling(Exception):
+    """A record refers to one that is not there."""
+
+
+class Begin(Record, tag="run", kw_only=True):
+    """The first line."""
+
+    format: int
+    scenario: dict[str, Any]
+    replay: str = ""
+    """The command that does the run again."""
+    against: str = ""
+    """What broker it was, if it was not of the run's own."""
+    began_ms: int
+    offset_ms: int = 0
+
+
+class End(Record, tag="end", kw_only=True):
+    """The last line; a history without one was cut off."""
+
+    ended_ms: int
+    stuck: list[str] = msgspec.field(default_factory=list)
+    stuck_ms: int = 0
+    broken: list[str] = msgspec.field(default_factory=list)
+
+
+class Told(msgspec.Struct, frozen=True):
+    """A run as a file tells it."""
+
+    scenario: Scenario
+    history: History
+    replay: str
+    against: str
+
+
+_Line = (
+    Begin
+    | Producing
+    | Sent
+    | Subscription
+    | Session
+    | Received
+    | Doing
+    | Jump
+    | Seek
+    | Fencing
+    | Fault
+    | Sample
+    | Probe
+    | Left
+    | End
+)
+_DECODER: Final = msgspec.json.Decoder(_Line)
+_ENCODER: Final = msgspec.json.Encoder()
+
+
+def written(told: Told) -> Iterator[bytes]:
+    """The lines, each with its newline."""
+    history = told.history
+    begin = Begin(
+        format=FORMAT,
+        scenario=msgspec.to_builtins(told.scenario, enc_hook=int),
+        replay=told.replay,
+        against=told.against,
+        began_ms=history.began_ms,
+        offset_ms=history.offset_ms,
+    )
+    end = End(
+        ended_ms=history.ended_ms, stuck=history.stuck, stuck_ms=history.stuck_ms, broken=history.broken
+    )
+    parts: tuple[Iterable[Record], ...] = (
+        [begin],
+        history.producers,
+        (one for sent in history.sent for one in sent if one.first_ms),
+        (receiving.subscription for receiving in history.subscriptions),
+        history.sessions,
+        (one for receiving in history.subscriptions for one in receiving.deliveries),
+        history.doings,
+        history.jumps,
+        history.seeks,
+        history.fencings,
+        history.faults,
+        history.samples,
+        history.probes,
+        history.left,
+        [end],
+    )
+    return (_ENCODER.encode(record) + b"\n" for part in parts for record in part)
+
+
+def read(lines: Iterable[bytes]) -> Told:
+    """Raises `InvalidHistory`."""
+    begin: Begin | None = None
+    history = History(0)
+    lists: dict[type, list[Any]] = {
+        Producing: history.producers,
+        Session: history.sessions,
+        Doing: history.doings,
+        Jump: history.jumps,
+        Seek: history.seeks,
+        Fencing: history.fencings,
+        Fault: history.faults,
+        Sample: history.samples,
+        Probe: history.probes,
+        Left: history.left,
+    }
+    is_ended = False
+    number = 0
+    try:
+        for line in lines:
+            number += 1
+            record = _DECODER.decode(line)
+            if isinstance(record, Begin):
+                begin = record
+                history.begin_at(record.began_ms, record.offset_ms)
+            elif isinstance(record, Sent):
+                _place(history, record)
+            elif isinstance(record, Subscription):
+                history.subscriptions.append(Receiving(record, []))
+            elif isinstance(record, Received):
+                _check_refers(history, record)
+                history.subscriptions[record.subscription].deliveries.append(record)
+            elif isinstance(record, End):
+                is_ended = True
+                history.end(record.ended_ms)
+                history.tell_end(record.stuck, record.stuck_ms, record.broken)
+            else:
+                lists[type(record)].append(record)
+        if begin is None or begin.format != FORMAT:
+            raise InvalidHistory(f"line 1: expected a run of format {FORMAT}")
+        if not is_ended:
+            raise InvalidHistory(f"line {number}: the file ends here, without its last line")
+        return Told(of_builtins(begin.scenario), history, begin.replay, begin.against)
+    except (msgspec.DecodeError, InvalidScenario, _Dangling) as error:
+        raise InvalidHistory(f"line {number}: {error}") from None
+
+
+def _place(history: History, sent: Sent) -> None:
+    """By producer and number; what was planned and not sent is left out in the file."""
+    if not 0 <= sent.producer < len(history.producers):
+        raise _Dangling(f"a message of producer {sent.producer}, of which no line tells")
+    while len(history.sent) < len(history.producers):
+        history.sent.append([])
+    own = history.sent[sent.producer]
+    while len(own) < sent.number:
+        own.append(Sent(producer=sent.producer, number=len(own)))
+    own.append(sent)
+
+
+def _check_refers(history: History, received: Received) -> None:
+    if not 0 <= received.subscription < len(history.subscriptions):
+        raise _Dangling(f"a delivery to subscription {received.subscription}, of which no line tells")
+    if not 0 <= received.session < len(history.sessions):
+        raise _Dangling(f"a delivery in session {received.session}, of which no line tells")
