@@ -16,26 +16,11 @@ import pytest
 
 from geminga.cli.chaos.chaos import EXIT_WRONG
 from geminga.cli.chaos.shipped.scenarios import names
+from tests.chaos.promises.sizes import size_of
 from tests.e2e.broker_process import ROOT, BrokerProcess
 from tests.e2e.waiting import eventually
 
 pytestmark = pytest.mark.geminga_only
-SIZES = {
-    "bucket-loss": ("0.4", "2.5"),
-    "power-loss": ("0.3", "2"),
-    "pulsar-22716": ("0.5", "3"),
-    "pulsar-22802": ("0.5", "3"),
-    "pulsar-23353": ("0.02", "4"),
-    "pulsar-24603": ("0.02", "4"),
-    "pulsar-25028": ("0.05", "8"),
-    "pulsar-25996": ("0.5", "2"),
-    "pulsar-26103": ("0.1", "4"),
-    "pulsar-26178": ("0.4", "4"),
-    "pulsar-26239": ("0.5", "3"),
-}
-"""(scale, pace) of those that need another than the others. A bucket has to be sealed by the time that it is
-lost, and by the time that the broker is to be killed for it.
-"""
 AT_ONCE = 3
 SLACK = ("--slack", "30")
 """How late messages come under the other tests says nothing."""
@@ -74,7 +59,7 @@ def shipped(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         runs = {}
         for name in names():
             if any(f"[{name}]" in one for one in asked):
-                scale, pace = SIZES.get(name, ("0.2", "4"))
+                scale, pace = size_of(name)
                 runs[name] = threads.submit(run, directory, name, "--scale", scale, "--pace", pace, *SLACK)
         yield Shipped(directory, runs)
         threads.shutdown(cancel_futures=True)

@@ -198,7 +198,7 @@ class DeliveryCheck:
         else:
             return
         before = self._latest.get(stream, -1)
-        if sent.number < before:
+        if sent.number < before and not sent.is_refused:
             self._add("out_of_order", delivery, f"after number {before}")
         self._latest[stream] = max(before, sent.number)
 

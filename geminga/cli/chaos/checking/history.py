@@ -44,6 +44,8 @@ class Sent(Record, tag="sent", gc=False, kw_only=True):
     receipt_ms: int = 0
     """When its receipt came; 0: it may be stored or not."""
     tries: int = 0
+    is_refused: bool = False
+    """The broker refused it, or one before it: it lost its place in the order when it was sent again."""
     ledger_id: int = -1
     """What the receipt said; -1: none came, or the broker had it already (deduplication)."""
     entry_id: int = -1
@@ -53,6 +55,9 @@ class Sent(Record, tag="sent", gc=False, kw_only=True):
         self.first_ms = self.first_ms or at_ms
         self.crc = crc
         self.tries += 1
+
+    def refuse(self) -> None:
+        self.is_refused = True
 
     def confirm(self, at_ms: int, ledger_id: int = -1, entry_id: int = -1) -> None:
         """Its receipt has come."""

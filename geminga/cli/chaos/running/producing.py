@@ -121,6 +121,8 @@ class LoadProducer:
                 self._pending.popleft().confirm(wall_ms(), *place)
         elif isinstance(command, pb.CommandSendError):
             self._error = ClientError(command.message)
+            for sent in self._pending:
+                sent.refuse()
         elif isinstance(command, pb.CommandCloseProducer):
             self._error = ClientError("the broker closed the producer")
         elif isinstance(command, ClientError):
