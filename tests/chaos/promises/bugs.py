@@ -97,9 +97,9 @@ BUGS = (
         "the-first-of-a-read-is-not-sent",
         "dispatcher",
         DISPATCHER,
-        "            messages = send(consumer, entries, sizes, now_ms, ack_sets=batch.ack_sets, epoch=epoch)\n",
-        "            messages = send(consumer, entries[len(entries) > 40 :], sizes[len(entries) > 40 :], now_ms,"
-        " ack_sets=batch.ack_sets, epoch=epoch)\n",
+        "            messages = send(consumer, entries, sizes, now_ms, ",
+        "            entries, sizes = entries[len(entries) > 40 :], sizes[len(entries) > 40 :]\n"
+        "            messages = send(consumer, entries, sizes, now_ms, ",
         "flood",
     ),
     Bug(
@@ -198,7 +198,7 @@ BUGS = (
         SEND,
         "counts.get(position, 0) if counts else 0",
         "0",
-        "restarts",
+        "pulsar-25617",
     ),
     Bug(
         "a-nack-is-an-acknowledgement",
@@ -210,11 +210,11 @@ BUGS = (
     ),
     # -- delays ----------------------------------------------------------------------------------------------
     Bug(
-        "half-of-what-has-to-wait-does-not",
+        "half-a-second-early",
         "delays",
-        DELAYING,
-        "batch.leave_out(delayed.hold_back(batch.timed))",
-        "batch.leave_out(delayed.hold_back(batch.timed[::2]))",
+        "geminga/tracker/index/reader.py",
+        "        return self._now_ms() + self.slack.due_ms\n",
+        "        return self._now_ms() + 500\n",
         "pulsar-14721",
     ),
     Bug(
@@ -251,20 +251,12 @@ BUGS = (
         "late",
     ),
     Bug(
-        "a-merge-drops-a-segment",
-        "delays",
-        "geminga/tracker/buckets/merging.py",
-        "                parts.append(rows.where(self._is_live(rows.codes)))\n",
-        "                parts += [rows.where(self._is_live(rows.codes))] * (source.next_segment != 2)\n",
-        "pulsar-26239",
-    ),
-    Bug(
         "delays-count-from-the-machines-clock",
         "delays",
         PUBLISHING,
         "self._stamp_of = virtual_stamp if rooms.clock.is_virtual else stamp",
         "self._stamp_of = stamp",
-        "pulsar-26239",
+        "pulsar-22716",
     ),
     Bug(
         "a-ttl-takes-what-is-not-due",
@@ -307,7 +299,8 @@ BUGS = (
         PUBLISHING,
         "        self._ledger.append(stored, context, parsed)\n",
         "        if send.sequence_id % 97 == 50 and producer.pending == 1:\n"
-        "            producer.confirm([producer.encode_receipt(send.sequence_id, send.highest_sequence_id, 0, 0)])\n"
+        "            ids = send.sequence_id, send.highest_sequence_id\n"
+        "            producer.confirm([producer.encode_receipt(*ids, 0, 0)])\n"
         "            return\n"
         "        self._ledger.append(stored, context, parsed)\n",
         "pulsar-14721",
@@ -335,7 +328,8 @@ BUGS = (
         "recovery",
         "geminga/bookie/recovery/journal_replay.py",
         "            for group in scan.groups(start.offset if journal_id == start.journal_id else 0):\n",
-        "            for group in list(scan.groups(start.offset if journal_id == start.journal_id else 0))[:-9]:\n",
+        "            offset = start.offset if journal_id == start.journal_id else 0\n"
+        "            for group in list(scan.groups(offset))[:-9]:\n",
         "restarts",
     ),
     Bug(

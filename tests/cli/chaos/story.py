@@ -26,7 +26,7 @@ class Story:
     """One producer, one subscription with two consumers that stay; times in ms after the beginning."""
 
     def __init__(self, kind: Any = "Shared", messages: int = 10, *, delay_ms: int = 0, keys: int = 0) -> None:
-        self.history = History(BEGAN_MS, ended_ms=BEGAN_MS + 60_000)
+        self.history = History(BEGAN_MS, ended_ms=BEGAN_MS + 60_000, is_drained=True)
         self.history.producers.append(Producing(topic=0, name="p0"))
         sent = []
         for number in range(messages):

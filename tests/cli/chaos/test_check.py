@@ -452,6 +452,8 @@ def test_a_fault_that_took_no_effect_shows_nothing_where_it_is_needed() -> None:
 def test_a_run_that_was_broken_off_shows_nothing_and_accuses_nobody_of_what_is_missing() -> None:
     story = Story()
     story.history.broken.append("interrupted")
+    assert story.check().verdict(Expect()) == "wrong"
+    story.history.is_drained = False
     assert story.check().verdict(Expect()) == "not shown"
     story.deliver(3)
     story.deliver(3, 2000)

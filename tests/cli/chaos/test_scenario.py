@@ -73,7 +73,7 @@ def test_what_is_wrong_is_named(text: str, reason: str) -> None:
 
 
 def test_a_name_that_is_none_lists_those_that_are() -> None:
-    with pytest.raises(InvalidScenario, match="bucket-loss, disk-full"):
+    with pytest.raises(InvalidScenario, match="bucket-loss, deduplication, disk-full"):
         text_of("bucket-lost")
 
 

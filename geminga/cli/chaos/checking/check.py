@@ -29,7 +29,7 @@ def check(history: History, expect: Expect) -> Findings:
     machine = Machine(history.probes)
     is_untold = machine.is_too_slow(history.ended_ms - history.stuck_ms, history.ended_ms)
     # Of a run that gave up on a machine without time, or was broken off, nothing is known of the end.
-    is_whole = not history.broken and not (history.stuck and is_untold)
+    is_whole = history.is_drained and not (history.stuck and is_untold)
     ends, checks = [], []
     for number, receiving in enumerate(history.subscriptions):
         deliveries = DeliveryCheck(history, number, expect, machine, found)

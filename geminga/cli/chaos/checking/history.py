@@ -268,7 +268,9 @@ class History:
     stuck_ms: int = 0
     """How long nothing had moved then."""
     broken: list[str] = field(default_factory=list)
-    """Why the run could not be carried out to its end."""
+    """What of the run could not be carried out."""
+    is_drained: bool = False
+    """Whether all that was to come was waited for, until it had or nothing moved any more."""
 
     def begin(self, offset_ms: int) -> None:
         """The broker's clock is ahead by so much."""
@@ -285,6 +287,10 @@ class History:
     def tell_end(self, stuck: list[str], stuck_ms: int, broken: list[str]) -> None:
         """As a file tells it."""
         self.stuck, self.stuck_ms, self.broken = stuck, stuck_ms, broken
+
+    def drained(self) -> None:
+        """All was waited for."""
+        self.is_drained = True
 
     def give_up(self, text: str, waited_ms: int) -> None:
         self.stuck.append(text)

@@ -56,6 +56,7 @@ class End(Record, tag="end", kw_only=True):
     """The last line; a history without one was cut off."""
 
     ended_ms: int
+    is_drained: bool = False
     stuck: list[str] = msgspec.field(default_factory=list)
     stuck_ms: int = 0
     broken: list[str] = msgspec.field(default_factory=list)
@@ -103,7 +104,11 @@ def written(told: Told) -> Iterator[bytes]:
         offset_ms=history.offset_ms,
     )
     end = End(
-        ended_ms=history.ended_ms, stuck=history.stuck, stuck_ms=history.stuck_ms, broken=history.broken
+        ended_ms=history.ended_ms,
+        is_drained=history.is_drained,
+        stuck=history.stuck,
+        stuck_ms=history.stuck_ms,
+        broken=history.broken,
     )
     parts: tuple[Iterable[Record], ...] = (
         [begin],
@@ -161,6 +166,8 @@ def read(lines: Iterable[bytes]) -> Told:
                 is_ended = True
                 history.end(record.ended_ms)
                 history.tell_end(record.stuck, record.stuck_ms, record.broken)
+                if record.is_drained:
+                    history.drained()
             else:
                 lists[type(record)].append(record)
         if begin is None or begin.format != FORMAT:

@@ -94,6 +94,7 @@ class Run:
                     self._produce(topic, self._scenario.load)
             await self._steps.run()
             await self._drain()
+            history.drained()
             await self._steps.faults.look()
             nursery.cancel_scope.cancel()
 
