@@ -127,7 +127,7 @@ MUTANTS = (
     Mutant(
         "late-whatever-the-machine-did",
         MACHINE,
-        "return round(self._sums[last] - self._sums[first]) if first < last else 0",
+        "return round(sum(sums[last] - sums[first] for sums in (self._client, self._broker)))",
         "return 0",
         TESTS,
         "that lateness is judged by a probe of the same run",

@@ -290,7 +290,7 @@ BUGS = (
         KEY_SHARED,
         "        return not self.allows_out_of_order and self._redelivery.holds_slot(slot)\n",
         "        return False\n",
-        "network",
+        "pulsar-12091",
     ),
     # -- publishing and the journal --------------------------------------------------------------------------
     Bug(
@@ -298,12 +298,12 @@ BUGS = (
         "journal",
         PUBLISHING,
         "        self._ledger.append(stored, context, parsed)\n",
-        "        if send.sequence_id % 97 == 50 and producer.pending == 1:\n"
+        "        if send.sequence_id % 4 == 2 and producer.pending == 1:\n"
         "            ids = send.sequence_id, send.highest_sequence_id\n"
         "            producer.confirm([producer.encode_receipt(*ids, 0, 0)])\n"
         "            return\n"
         "        self._ledger.append(stored, context, parsed)\n",
-        "pulsar-14721",
+        "pulsar-25996",
     ),
     Bug(
         "receipts-name-the-next-entry",
@@ -347,8 +347,8 @@ BUGS = (
         "recovery",
         "geminga/managed_ledger/opening.py",
         "            entries = storage.bookie.last_entry_id(ledger.ledger_id) + 1\n",
-        "            entries = max(0, storage.bookie.last_entry_id(ledger.ledger_id) - 20)\n",
-        "power-loss",
+        "            entries = max(0, storage.bookie.last_entry_id(ledger.ledger_id) - 99)\n",
+        "restarts",
     ),
     # -- the clock -------------------------------------------------------------------------------------------
     Bug(

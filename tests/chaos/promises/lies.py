@@ -357,7 +357,7 @@ class AckAll(Liar):
 
 
 class HoldingUp(Liar):
-    """A message in twenty comes three seconds after its time."""
+    """A message in twenty comes eight seconds after its time."""
 
     def __init__(self) -> None:
         self._held: list[tuple[float, Frame]] = []
@@ -372,7 +372,7 @@ class HoldingUp(Liar):
         yield frame
 
     async def _later(self, link: Link, frame: Frame) -> None:
-        await trio.sleep(3)
+        await trio.sleep(8)
         link.tell_client(frame)
 
 
@@ -445,10 +445,10 @@ LIES = (
     Lie(
         "stored-with-a-longer-delay",
         DELAYS,
-        lambda: OnKind("SEND", metadata_changed(delayed_by(6000))),
+        lambda: OnKind("SEND", metadata_changed(delayed_by(9000))),
         "late",
     ),
-    Lie("three-seconds-too-late", DELAYS, HoldingUp, "late"),
+    Lie("eight-seconds-too-late", DELAYS, HoldingUp, "late"),
     Lie("receipts-are-dropped", ALL_TYPES, lambda: OnKind("SEND_RECEIPT", drop)),
     Lie("no-acknowledgement-arrives", ALL_TYPES, lambda: OnKind("ACK", drop, 1)),
     Lie("no-acknowledgement-arrives-and-all-are-answered", ALL_TYPES, FalseAnswers),

@@ -387,7 +387,7 @@ def test_silence_on_a_machine_without_time_shows_nothing() -> None:
     assert story.check().verdict(Expect()) == "wrong"
     story.probe(55_000, broker_waits_ms=5000)
     assert story.check().verdict(Expect()) == "wrong"
-    story.probe(59_000, late_ms=1)
+    story.probe(59_000, broker_waits_ms=1)
     found = story.check()
     assert found.verdict(Expect()) == "not shown"
     assert found.counts["lost"].count == 0

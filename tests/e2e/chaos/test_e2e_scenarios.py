@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from geminga.cli.chaos.chaos import EXIT_WRONG
+from geminga.cli.arguments.parser import EXIT_OK
+from geminga.cli.chaos.chaos import EXIT_NOT_SHOWN, EXIT_WRONG
 from geminga.cli.chaos.shipped.scenarios import names
 from tests.chaos.promises.sizes import size_of
 from tests.e2e.broker_process import ROOT, BrokerProcess
@@ -26,7 +27,7 @@ SLACK = ("--slack", "30")
 """How late messages come under the other tests says nothing."""
 
 
-def run(directory: Path, *arguments: str, code: int = 0) -> Any:
+def run(directory: Path, *arguments: str, codes: tuple[int, ...] = (EXIT_OK,)) -> Any:
     """What a run found. Nothing is left in the working directory, which may be a checkout."""
     temporary = directory / "temporary"
     temporary.mkdir(exist_ok=True)
@@ -38,7 +39,7 @@ def run(directory: Path, *arguments: str, code: int = 0) -> Any:
         env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)},
         check=False,
     )
-    assert done.returncode == code, (done.stdout, done.stderr)
+    assert done.returncode in codes, (done.stdout, done.stderr)
     assert list(directory.glob("*.html")) == []
     found = json.loads(done.stdout)
     assert Path(found["report"]).parent == temporary
@@ -60,7 +61,9 @@ def shipped(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         for name in names():
             if any(f"[{name}]" in one for one in asked):
                 scale, pace = size_of(name)
-                runs[name] = threads.submit(run, directory, name, "--scale", scale, "--pace", pace, *SLACK)
+                arguments = (name, "--scale", scale, "--pace", pace, *SLACK)
+                codes = (EXIT_OK, EXIT_NOT_SHOWN)
+                runs[name] = threads.submit(run, directory, *arguments, codes=codes)
         yield Shipped(directory, runs)
         threads.shutdown(cancel_futures=True)
 
@@ -68,7 +71,9 @@ def shipped(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.mark.parametrize("name", names())
 def test_a_shipped_scenario_passes(shipped: Shipped, name: str) -> None:
     found = shipped.runs[name].result()
-    assert found["verdict"] == "passed"
+    # Where other tests have the machine a fault may miss its moment; that shows nothing, and accuses nobody.
+    assert found["verdict"] in {"passed", "not shown"}
+    assert set(found["reasons"]) <= {"not shown"}
     assert found["confirmed"] == found["sent"] > 20
     assert found["deliveries"] >= found["sent"]
     page = Path(found["report"]).read_text()
@@ -90,7 +95,7 @@ def test_a_loss_that_the_broker_does_not_know_of_is_found(tmp_path: Path) -> Non
         subscription = "s"
         """
     )
-    found = run(tmp_path, scenario.name, code=EXIT_WRONG)
+    found = run(tmp_path, scenario.name, codes=(EXIT_WRONG,))
     assert found["verdict"] == "wrong"
     lost = found["counts"]["lost"]["count"]
     assert 15 < lost < 45
@@ -116,17 +121,45 @@ def test_messages_that_come_before_their_time_are_found(tmp_path: Path) -> None:
         subscription = "s"
         """
     )
-    found = run(tmp_path, "ticking.toml", code=EXIT_WRONG)
+    found = run(tmp_path, "ticking.toml", codes=(EXIT_WRONG,))
     assert found["counts"]["early"]["count"] > 40
     assert 0 < found["early_by_ms"] <= 800
+
+
+def test_a_history_is_judged_again_without_a_broker(tmp_path: Path) -> None:
+    """Two runs, each with its own history; a lie in one of them is found by reading it."""
+    arguments = ("pulsar-14721", "--scale", "0.05", "--pace", "8", "--repeat", "2", *SLACK)
+    files = ("--history", "history.jsonl", "--junit", "verdicts.xml")
+    run(tmp_path, *arguments, *files, codes=(EXIT_OK, EXIT_NOT_SHOWN))
+    assert (tmp_path / "verdicts.xml").read_text().count("<testcase ") == 2
+    histories = sorted(tmp_path.glob("history-*.jsonl"))
+    assert [file.name for file in histories] == ["history-14721.jsonl", "history-14722.jsonl"]
+    lines = histories[0].read_text().splitlines(keepends=True)
+    lines.remove(next(line for line in lines if '"is":"received"' in line))
+    histories[0].write_text("".join(lines))
+    again = [
+        subprocess.run(
+            [sys.executable, "-m", "geminga", "chaos", "check", str(file), "--json"],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            check=False,
+        )
+        for file in histories
+    ]
+    assert [one.returncode for one in again] in ([EXIT_WRONG, EXIT_OK], [EXIT_WRONG, EXIT_NOT_SHOWN])
+    assert json.loads(again[0].stdout)["counts"]["lost"]["count"] == 1
 
 
 def test_against_a_broker_that_runs_already(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data") as broker:
         found = run(
-            tmp_path, "restarts", "--scale", "0.05", "--pace", "6", "--against", broker.endpoints.web_url
+            tmp_path,
+            "restarts",
+            *("--scale", "0.05", "--pace", "6", "--against", broker.endpoints.web_url),
+            codes=(EXIT_OK, EXIT_NOT_SHOWN),
         )
-        assert found["verdict"] == "passed"
+        assert "wrong" not in found["reasons"]
         assert broker.is_running()
         page = Path(found["report"]).read_text()
         assert page.count("left out, this broker does not have it") == 3 + 3

@@ -9,24 +9,35 @@ from itertools import accumulate
 from geminga.cli.chaos.checking.history import Probe
 
 BUSY_SHARE = 0.5
-"""With more than this share of a time spent waiting nothing can be said of the broker in that time."""
+"""With more than this share of a time without the machine, nothing can be said of client or broker in it."""
 
 
 class Machine:
     def __init__(self, probes: Sequence[Probe]) -> None:
         self._at = [probe.at_ms for probe in probes]
-        held = (probe.late_ms + probe.client_waits_ms + probe.broker_waits_ms for probe in probes)
-        self._sums = [0.0, *accumulate(held)]
+        # A timer that fires late has waited for the processor: it is the same time twice.
+        self._client = _sums([max(probe.late_ms, probe.client_waits_ms) for probe in probes])
+        self._timer = _sums([probe.late_ms for probe in probes])
+        self._broker = _sums([probe.broker_waits_ms for probe in probes])
         self.latest_ms = max((probe.late_ms for probe in probes), default=0.0)
         """How late the run's own timer fired at worst."""
 
     def waits_ms(self, from_ms: int, to_ms: int) -> int:
         """For how long client and broker waited for the machine between two moments, both included."""
-        first = bisect_left(self._at, from_ms)
-        # The probe after the end tells of the time before it.
-        last = min(bisect_right(self._at, to_ms) + 1, len(self._at))
-        return round(self._sums[last] - self._sums[first]) if first < last else 0
+        first, last = self._within(from_ms, to_ms)
+        return round(sum(sums[last] - sums[first] for sums in (self._client, self._broker)))
 
     def is_too_slow(self, from_ms: int, to_ms: int) -> bool:
-        """Whether the machine had so little time for both that silence says nothing."""
-        return self.waits_ms(from_ms, to_ms) > BUSY_SHARE * max(1, to_ms - from_ms)
+        """Whether one of the two had so little time that silence says nothing."""
+        first, last = self._within(from_ms, to_ms)
+        waits_ms = max(sums[last] - sums[first] for sums in (self._timer, self._broker))
+        return waits_ms > BUSY_SHARE * max(1, to_ms - from_ms)
+
+    def _within(self, from_ms: int, to_ms: int) -> tuple[int, int]:
+        first = bisect_left(self._at, from_ms)
+        # The probe after the end tells of the time before it.
+        return first, max(first, min(bisect_right(self._at, to_ms) + 1, len(self._at)))
+
+
+def _sums(waits_ms: Sequence[float]) -> list[float]:
+    return [0.0, *accumulate(waits_ms)]
