@@ -6,7 +6,7 @@ import pytest
 
 from geminga.cli.chaos.checking.broker_time import BrokerTime
 from geminga.cli.chaos.checking.check import ANSWER_MS
-from geminga.cli.chaos.checking.deliveries import IN_FLIGHT_MS, SAVED_WITHIN_MS
+from geminga.cli.chaos.checking.deliveries import END_HEARD_MS, IN_FLIGHT_MS, SAVED_WITHIN_MS
 from geminga.cli.chaos.checking.history import Fault, Fencing, Jump, Left, Producing, Seek
 from geminga.cli.chaos.checking.scenario import Duration, Expect
 from tests.cli.chaos.story import BEGAN_MS, Story
@@ -149,9 +149,14 @@ def test_the_end_of_a_connection_may_be_heard_of_late() -> None:
     story.deliver(3, 900, acked_ms=0)
     story.deliver_all()
     story.got[4].session = 1
-    story.history.sessions[0].end(BEGAN_MS + 1003 + IN_FLIGHT_MS)
+    story.history.sessions[0].end(BEGAN_MS + 1003 + END_HEARD_MS)
     story.finds()
     story.history.sessions[0].ended_ms += 1
+    story.finds(uncaused=1)
+    # On the same connection an end that follows explains nothing.
+    story.history.sessions[0].ended_ms = BEGAN_MS + 1010
+    story.finds()
+    story.got[4].session = 0
     story.finds(uncaused=1)
 
 
@@ -360,6 +365,26 @@ def test_what_a_move_makes_due_comes_in_due_order() -> None:
     for at_ms, one in enumerate(story.got, BEGAN_MS + 10_100):
         one.at_ms = at_ms
     story.finds()
+
+
+def test_a_clock_goes_where_it_is_to_go_and_never_back() -> None:
+    story = Story()
+    story.deliver_all()
+    for asked_ms, from_ms, to_ms in ((20_000, 20_000, 80_000), (30_000, 90_000, 150_000)):
+        story.history.jumps.append(
+            Jump(
+                asked_ms=BEGAN_MS + asked_ms,
+                length_ms=60_000,
+                done_ms=BEGAN_MS + asked_ms + 9,
+                from_ms=BEGAN_MS + from_ms,
+                to_ms=BEGAN_MS + to_ms,
+            )
+        )
+    story.finds()
+    story.history.jumps[1].to_ms -= 1
+    story.finds(clock=1)
+    story.history.jumps[1].from_ms = story.history.jumps[0].to_ms - 1
+    assert story.finds(clock=1).counts["clock"].texts == ["it was set back by 1 ms"]
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def run(directory: Path, *arguments: str, codes: tuple[int, ...] = (EXIT_OK,)) -
     )
     assert done.returncode in codes, (done.stdout, done.stderr)
     assert list(directory.glob("*.html")) == []
-    found = json.loads(done.stdout)
+    found = json.loads(done.stdout.splitlines()[-1])
     assert Path(found["report"]).parent == temporary
     return found
 
@@ -187,7 +187,7 @@ def test_what_cannot_be_run_is_said(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 1
-    assert "cannot be written to: name another file with --out" in done.stderr
+    assert "cannot be written to: name another file" in done.stderr
 
 
 def test_an_interrupt_stops_the_broker_too(tmp_path: Path) -> None:

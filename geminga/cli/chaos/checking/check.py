@@ -38,6 +38,7 @@ def check(history: History, expect: Expect) -> Findings:
         ends.append(_check_end(history, receiving, deliveries.of_message, found, is_whole=is_whole))
         if is_whole:
             _check_answers(history, receiving, machine, found)
+    _check_clock(history, found)
     _check_left(history, [end.unsettled for end in ends], found)
     late, late_shown, prompt, prompt_shown = _times(history, machine)
     without_time = [f"{text}; the machine had no time for it" for text in history.stuck]
@@ -133,6 +134,20 @@ def _check_answers(history: History, receiving: Receiving, machine: Machine, fou
                 topic, name = receiving.subscription.topic, receiving.subscription.name
                 place = f"{delivery.ledger_id}:{delivery.entry_id}"
                 found.add("unanswered", f"topic {topic}, {name}: acknowledgement of {place}")
+
+
+def _check_clock(history: History, found: Findings) -> None:
+    """By what the broker answered: its clock goes where it is to go, and never back."""
+    reached_ms = 0
+    for jump in history.jumps:
+        if not jump.done_ms:
+            continue
+        if jump.from_ms < reached_ms:
+            found.add("clock", f"it was set back by {reached_ms - jump.from_ms:,} ms")
+        if jump.to_ms < jump.from_ms + jump.length_ms:
+            short_ms = jump.from_ms + jump.length_ms - jump.to_ms
+            found.add("clock", f"a move of {jump.length_ms:,} ms was {short_ms:,} ms short")
+        reached_ms = jump.to_ms
 
 
 def _check_left(history: History, unsettled: list[int], found: Findings) -> None:

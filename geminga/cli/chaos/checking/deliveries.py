@@ -27,7 +27,9 @@ ORDERED: Final = frozenset({"Exclusive", "Failover"})
 DELAYING: Final = frozenset({"Shared", "Key_Shared"})
 """Types of subscriptions to which the broker delays messages."""
 IN_FLIGHT_MS: Final = 5000
-"""So long a delivery, or the end of a connection, may be on its way. Two connections are in no order."""
+"""So long a delivery may be on its way. Two connections are in no order."""
+END_HEARD_MS: Final = 2000
+"""So long the end of a connection, or of a consumer's turn, may be on its way."""
 SAVED_WITHIN_MS: Final = 1000
 """An acknowledgement that was confirmed so long before a crash may not be forgotten by it: cursors are saved
 four times a second.
@@ -234,7 +236,7 @@ class DeliveryCheck:
         self.again += 1
         known = (one for one in before if 0 < one.acked_ms <= delivery.at_ms)
         acked = max(known, key=lambda one: one.acked_ms, default=None)
-        held = next((one for one in before if self._released_ms(one) > delivery.at_ms), None)
+        held = next((one for one in before if not self._is_given_up(one, delivery)), None)
         # To a consumer that had gone when it arrived, while another one had it already.
         is_stray = self._over_ms(delivery) <= delivery.at_ms
         if acked is not None:
@@ -251,6 +253,15 @@ class DeliveryCheck:
         elif held is not None and not (is_stray and held.session != delivery.session):
             whom = "the same consumer" if held.session == delivery.session else "another consumer"
             self._add("uncaused", delivery, f"while {whom} had it")
+
+    def _is_given_up(self, before: Received, delivery: Received) -> bool:
+        """Whether a message that a consumer had may come again, to this one."""
+        if before.session != delivery.session:
+            return self._released_ms(before) <= delivery.at_ms
+        # One connection is in order: its end has no part in what came before it.
+        turns = self._history.sessions[before.session].passive_ms
+        is_nacked = 0 < before.nack_ms <= delivery.at_ms
+        return is_nacked or any(before.at_ms <= at_ms <= delivery.at_ms for at_ms in turns)
 
     def _may_forget(self, forgetting: Forgetting, acked: Received, delivery: Received) -> bool:
         from_ms, to_ms, reach_ms = forgetting
@@ -288,7 +299,7 @@ class DeliveryCheck:
         session = self._history.sessions[delivery.session]
         return min(
             session_over_ms(session),
-            *(at_ms - IN_FLIGHT_MS for at_ms in session.passive_ms if at_ms >= delivery.at_ms),
+            *(at_ms - END_HEARD_MS for at_ms in session.passive_ms if at_ms >= delivery.at_ms),
             NEVER_MS,
         )
 
@@ -301,7 +312,7 @@ class DeliveryCheck:
 def session_over_ms(session: Session) -> int:
     if session.left_ms:
         return session.left_ms
-    return session.ended_ms - IN_FLIGHT_MS if session.ended_ms else NEVER_MS
+    return session.ended_ms - END_HEARD_MS if session.ended_ms else NEVER_MS
 
 
 def _place(delivery: Received) -> str:

@@ -168,6 +168,8 @@ class Jump(Record, tag="jump", kw_only=True):
     """A move of the broker's clock."""
 
     asked_ms: int
+    length_ms: int = 0
+    """By how much it was to be moved."""
     done_ms: int = 0
     """0: no answer came, so that it may be under way."""
     from_ms: int = 0

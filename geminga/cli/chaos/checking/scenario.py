@@ -104,6 +104,7 @@ class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     miscounted: int = 0
     unanswered: int = 0
     left_behind: int = 0
+    clock: int = 0
     stored_twice: int | None = None
     """None: any number, as without deduplication."""
     early_by: Duration = Duration(0)

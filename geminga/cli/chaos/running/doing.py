@@ -96,7 +96,11 @@ class Steps:
         asked_ms = wall_ms()
         time = BrokerTime(self._history.offset_ms, self._history.jumps)
         # Before the request: what a move makes due comes before its answer.
-        jump = Jump(asked_ms=asked_ms, to_ms=time.at_most_ms(asked_ms) + length_ms + MOVE_SECONDS_MAX * 1000)
+        jump = Jump(
+            asked_ms=asked_ms,
+            length_ms=length_ms,
+            to_ms=time.at_most_ms(asked_ms) + length_ms + MOVE_SECONDS_MAX * 1000,
+        )
         self._history.jumps.append(jump)
         moved = await self._ask(
             "POST",
