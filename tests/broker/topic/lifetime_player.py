@@ -239,7 +239,7 @@ async def open_broker(*, by_broker_time: bool = False) -> AsyncIterator[Broker]:
         recorded["brokerDeleteInactiveTopicsEnabled"] == "true",
     )
     async with open_topics(settings, ledgers, EffectivePolicies(inactive_topic=inactive)) as rig:
-        process = Process(None, None, None, None, int)  # type: ignore[arg-type]
+        process = Process(None, None, None, None, None, int)  # type: ignore[arg-type]
         view = View(rig.rooms, rig.topics, None, Config(), 0, 0, process, default_policies)  # type: ignore[arg-type]
         await rig.topics.get(TOPIC, create=True)
         yield Broker(rig.rooms, rig.topics, router_for(view))

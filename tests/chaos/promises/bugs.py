@@ -72,8 +72,8 @@ BUGS = (
         "a-leaving-consumer-gives-nothing-back",
         "redelivery",
         UNACKED,
-        "                self.redelivery.add(ledger_id, entry_id, packed >> SIZE_BITS)\n",
-        "                pass\n",
+        "            self.redelivery.add_all(codes)\n",
+        "            pass\n",
         "pulsar-25617",
     ),
     # -- the dispatcher --------------------------------------------------------------------------------------

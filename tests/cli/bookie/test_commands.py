@@ -317,8 +317,9 @@ def test_rows_that_name_what_is_not_there_are_one_finding(data: Path, call: Call
     values = RocksKeyValue(str(data / "index"))
     key = entry_key(3, 0)
     row = decode_row(0, values.get(key) or b"")
-    # Of the same log: the first entry of another ledger may lie in another log, at the very same offset.
-    elsewhere = [begin for (ledger, _), (log, begin, _) in at.items() if (ledger, log) == (4, row.log_id)]
+    # Another entry of the same log: one of another log may lie at the very same offset.
+    rest = {place for place in at if place[0] != 3 or place[1] > row.last}
+    elsewhere = [begin for place, (log, begin, _) in at.items() if place in rest and log == row.log_id]
     values.write([(key, encode_row(row._replace(offset=elsewhere[0])))], sync=True)
     values.close()
     shown = call("verify", "--data-dir", data)[1]

@@ -159,10 +159,11 @@ def _kept_for_compaction(broker: BrokerProcess) -> Iterator[str]:
 
 
 def _slow(broker: BrokerProcess) -> Iterator[str]:
-    """The process is stopped while entries are on their way, for as long as each class of latencies is."""
+    """The journal's syncs take as long as each class of latencies is."""
     client = _client(broker)
-    producer = client.create_producer(LATER, batching_enabled=False, max_pending_messages=5000)
-    for stopped_ms, *classes in (
+    producer = client.create_producer(LATER, batching_enabled=False)
+    admin = Admin(broker.endpoints.web_url)
+    for sync_ms, *classes in (
         (8, "le_10", "le_20"),
         (40, "le_50", "le_100"),
         (150, "le_200"),
@@ -173,19 +174,19 @@ def _slow(broker: BrokerProcess) -> Iterator[str]:
             f"pulsar_storage_{kind}_latency_{of}" for kind in ("write", "ledger_write") for of in classes
         ]
 
-        # A latency is this time and what a busy machine adds, which may be a class more: shorter stops are
+        # A latency is this time and what a busy machine adds, which may be a class more: shorter ones are
         # tried as well.
         shares = itertools.cycle((1.0, 0.75, 0.5))
 
-        def stop_and_go() -> str | None:
-            producer.flush()
-            for _ in range(2000):
-                producer.send_async(b"x" * 200, lambda *_: None)
-            broker.send_signal(signal.SIGSTOP)
-            time.sleep(stopped_ms / 1000 * next(shares))  # noqa: TID251, B023 - a latency is a time
-            broker.send_signal(signal.SIGCONT)
-            # The classes are those of the last second: a look after the flush may come too late for them.
-            for _ in range(8):
+        def slowed() -> str | None:
+            rule = {"place": "journal", "kind": "slow", "operation": "sync"}
+            rule["latencyMs"] = max(1, int(sync_ms * next(shares)))  # type: ignore[assignment] # noqa: B023
+            assert admin.request("POST", "/geminga/faults", rule).status == 200
+            for _ in range(5):
+                producer.send(b"x" * 200)
+            assert admin.request("DELETE", "/geminga/faults").status == 200
+            # The classes are those of the last second.
+            for _ in range(6):
                 text = scrape(broker.endpoints.web_url)
                 page = page_of(text)
                 if any(page.total(name) for name in names):  # noqa: B023
@@ -193,7 +194,7 @@ def _slow(broker: BrokerProcess) -> Iterator[str]:
                 time.sleep(0.25)  # noqa: TID251 - of the second that is looked at
             return None
 
-        yield eventually(stop_and_go, 30.0, what=f"{names} to move")
+        yield eventually(slowed, 60.0, what=f"{names} to move")
     client.close()
 
 
