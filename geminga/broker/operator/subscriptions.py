@@ -6,10 +6,9 @@ lists of subscriptions, new ones, deleted ones, backlogs that are cleared. All e
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING
 
-from geminga.broker.flow.slices import sorted_names
+from geminga.broker.flow.slices import Pace, sorted_names
 from geminga.broker.operator.topics import loaded_topic
 from geminga.broker.subscription.publish_times import first_published_at
 from geminga.broker.topic.topic import check_properties
@@ -92,9 +91,11 @@ class SubscriptionsOperator:
                 return False
             allowed = self._rooms.policies.effective(topic).subscriptions_max
             if allowed > 0:
-                names = islice(self._topics.each_recorded_subscription(topic), allowed)
-                if allowed <= len(await sorted_names(names)):
-                    return False
+                pace = Pace()
+                for present, _ in enumerate(self._topics.each_recorded_subscription(topic), 1):
+                    if present >= allowed:
+                        return False
+                    await pace.row()
             return await records.create_cursor(
                 name,
                 initial="earliest" if start == EARLIEST else "latest",

@@ -145,7 +145,9 @@ class BacklogQuotas:
             raise kind("Cannot create producer on topic with backlog quota exceeded")
 
     def _slowest(self) -> Subscription | None:
-        """The durable subscription whose mark-delete position is the oldest."""
+        """The durable subscription whose mark-delete position is the oldest. Found at once, not in slices as
+        in `exceeded`: what is to be evicted may not be unsubscribed meanwhile.
+        """
         return min(self._durable(), key=lambda s: s.cursor.mark_delete, default=None)
 
     def _durable(self) -> list[Subscription]:

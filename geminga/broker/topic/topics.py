@@ -228,7 +228,7 @@ class Topics:
         return each_subscription_name(self._storage(name))
 
     def has_recorded_subscription(self, name: TopicName, subscription: str) -> bool:
-        """As `name in recorded_subscriptions`, without a look at the others. No name of a system cursor."""
+        """As a look through `each_recorded_subscription`, without the others. No name of a system cursor."""
         return has_cursor(self._storage(name), subscription)
 
     def _storage(self, name: TopicName) -> Storage:

@@ -179,8 +179,8 @@ def _slow(broker: BrokerProcess) -> Iterator[str]:
         shares = itertools.cycle((1.0, 0.75, 0.5))
 
         def slowed() -> str | None:
-            rule = {"place": "journal", "kind": "slow", "operation": "sync"}
-            rule["latencyMs"] = max(1, int(sync_ms * next(shares)))  # type: ignore[assignment] # noqa: B023
+            latency_ms = int(sync_ms * next(shares))  # noqa: B023
+            rule = {"place": "journal", "kind": "slow", "operation": "sync", "latencyMs": latency_ms}
             assert admin.request("POST", "/geminga/faults", rule).status == 200
             for _ in range(5):
                 producer.send(b"x" * 200)
