@@ -12,7 +12,6 @@ The thread may wait a little for a group to fill (`journal_group_wait_s`).
 
 from __future__ import annotations
 
-import contextlib
 import math
 import queue
 import threading
@@ -97,7 +96,8 @@ class Journal:
         self._on_failed = on_failed
         self._threaded = threaded
         # A queue and not a condition: a token put before the thread sleeps is kept, so no wake-up is lost,
-        # and `SimpleQueue.put` is a single C call on the append path.
+        # and `SimpleQueue.put` is a single C call on the append path. Only for waits without an end: up to
+        # Python 3.12 at least, `get` with a time waits for ever if that has passed when it looks again.
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._wake_event = trio.Event()
         self._done: deque[tuple[WrittenGroup, list[tuple[Adder, int]]] | _Refused | StorageError] = deque()
@@ -114,6 +114,8 @@ class Journal:
         """Whether a publisher began to wait since the last group was taken."""
         self._is_held = False
         """Whether the thread sleeps although the queue is not empty."""
+        self._hold_over = threading.Event()
+        """Ends that sleep before its time."""
         self._waiting_since_s = 0.0
         """No entry in the queue is older than this."""
         # For the statistics of each group: no clock is read for an entry.
@@ -178,8 +180,11 @@ class Journal:
         # one done before is seen here. In the other order a receipt could wait for the next unrelated event.
         if self._done and self._bell is not None:
             self._bell.ring()  # the thread may have looked before that
-        if self._is_wake_wanted or (self._is_held and self._may_begin()):
-            self._is_wake_wanted = self._is_held = False
+        if self._is_held and self._may_begin():
+            self._is_held = False
+            self._hold_over.set()
+        if self._is_wake_wanted:
+            self._is_wake_wanted = False
             self._wakes.put(None)
 
     def begin_turn(self) -> None:
@@ -298,10 +303,10 @@ class Journal:
         now_s = _monotonic_s()
         left_s = self._began_s + self._spacing_s - now_s
         if left_s > 0:
+            self._hold_over.clear()
             self._is_held = True  # before the look: from here on `end_turn` does it
             if not self._may_begin():
-                with contextlib.suppress(queue.Empty):
-                    self._wakes.get(timeout=left_s)
+                self._hold_over.wait(left_s)
             self._is_held = False
             now_s = _monotonic_s()
         self._began_s = now_s

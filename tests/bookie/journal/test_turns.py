@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 import trio
 
 from geminga.bookie.journal.journal import SPACED_ENTRIES_MAX
@@ -68,6 +69,17 @@ async def test_many_entries_are_worth_a_group(tmp_path: Path) -> None:
 async def test_the_distance_ends_by_itself(tmp_path: Path) -> None:
     async with following(tmp_path, BookieSettings(journal_spacing_s=0.05)) as (_, owner):
         for number in range(1, 4):
+            owner.writer.append(b"sent on")
+            await owner.until_durable(number)
+
+
+async def test_a_distance_that_is_over_while_it_is_looked_at_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread once slept for ever, as Python's queue takes a time that has passed for no time at all."""
+    monkeypatch.setattr("geminga.bookie.journal.journal._monotonic_s", lambda: 100.0)
+    async with following(tmp_path, BookieSettings(journal_spacing_s=1e-6)) as (_, owner):
+        for number in range(1, 3000):
             owner.writer.append(b"sent on")
             await owner.until_durable(number)
 
