@@ -90,7 +90,11 @@ class Losses:
         self._ranges.append((first_code, last_code))
 
     def count_read_again(self, codes: Sequence[int]) -> None:
-        """These delayed messages, ascending, were looked up in the backlog: count what a lost bucket had."""
+        """These delayed messages, ascending, were looked up in the backlog: count what a lost bucket had.
+        There may be none: all of a read may be in the index already.
+        """
+        if not codes:
+            return
         # Two comparisons for each range and read; each message is compared only with ranges that are near.
         near = [(first, last) for first, last in self._ranges if first <= codes[-1] and codes[0] <= last]
         if near:

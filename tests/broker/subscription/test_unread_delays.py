@@ -57,6 +57,26 @@ async def test_the_note_in_the_record_follows_what_is_held_back(autojump_clock) 
         assert not topic.ledger.holds_delayed
 
 
+async def test_a_backlog_that_the_index_has_already_is_read_beside_a_lost_bucket(autojump_clock) -> None:
+    """All of a read is in the index, so that nothing is left to be looked up; the broker once ended by it."""
+    async with open_topics(delay_settings=DelaySettings(keeps_buckets=True)) as rig:
+        await subscription_of(rig)
+        await publish(rig, 5, delay_s=HOUR_S)
+        subscription = (await rig.topics.get(TOPIC, create=False)).subscription("s")
+
+        async def rest() -> None:
+            """Between the read and the look into the index, which gets all of it meanwhile."""
+            await read_delays(subscription, no_rest)
+            buckets = subscription.delayed.buckets
+            assert buckets is not None
+            buckets.losses.count("start", 0, 1 << 60)
+
+        await read_delays(subscription, rest)
+        assert len(subscription.delayed) == 5
+        assert subscription.delayed.buckets is not None
+        assert subscription.delayed.buckets.losses.read_again == 0
+
+
 @pytest.mark.parametrize("change", ["unload", "clear", "delete"])
 async def test_a_change_in_the_middle_ends_it(autojump_clock, change: str) -> None:
     async with open_topics() as rig:
