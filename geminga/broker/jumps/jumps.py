@@ -72,7 +72,8 @@ class Jumps:
     async def by(self, length_ms: int, wait: Wait = "dispatched", wait_s: float = 30.0) -> Jump:
         """As `to`, counted from the moment at which the jump begins."""
         async with self._moving:
-            return await self._jump(self._clock.now_ms() + length_ms, wait, wait_s)
+            from_ms = self._clock.now_ms()
+            return await self._jump(from_ms, from_ms + length_ms, wait, wait_s)
 
     async def to(self, at_ms: int, wait: Wait = "dispatched", wait_s: float = 30.0) -> Jump:
         """Move the clock to `at_ms`, past everything that falls due before, in due order.
@@ -83,7 +84,7 @@ class Jumps:
         where it stands; a start after that goes on from `at_ms`.
         """
         async with self._moving:
-            return await self._jump(at_ms, wait, wait_s)
+            return await self._jump(self._clock.now_ms(), at_ms, wait, wait_s)
 
     async def to_next(self, wait: Wait = "dispatched", wait_s: float = 30.0) -> Jump:
         """To the next moment at which something happens by itself (`next_events.py`), which the answer names.
@@ -99,12 +100,13 @@ class Jumps:
                     "unused subscription or topic. Publish with a delay, or connect a consumer, which loads "
                     "its topic; 'advance' moves the clock all the same"
                 )
-            jump = await self._jump(max(event.at_ms, self._clock.now_ms()), wait, wait_s)
+            from_ms = self._clock.now_ms()
+            jump = await self._jump(from_ms, max(event.at_ms, from_ms), wait, wait_s)
             return msgspec.structs.replace(jump, event=event.text)
 
-    async def _jump(self, to_ms: int, wait: Wait, wait_s: float) -> Jump:
+    async def _jump(self, from_ms: int, to_ms: int, wait: Wait, wait_s: float) -> Jump:
+        """`from_ms` is now: the caller has counted from it, and the clock may have gone on since."""
         clock = self._clock
-        from_ms = clock.now_ms()
         if to_ms > LAST_MS:
             raise Conflict(f"the clock cannot go to {to_ms}: its last moment is {LAST_MS}, in May 2109")
         if to_ms < from_ms:
