@@ -89,7 +89,8 @@ _Line = (
     | End
 )
 _DECODER: Final = msgspec.json.Decoder(_Line)
-_ENCODER: Final = msgspec.json.Encoder()
+# A duration of a scenario is an int of its own kind.
+_ENCODER: Final = msgspec.json.Encoder(enc_hook=int)
 
 
 def written(told: Told) -> Iterator[bytes]:
