@@ -371,8 +371,8 @@ BUGS = (
         "a-move-ends-before-its-end",
         "clock",
         JUMPS,
-        "return await self._jump(self._clock.now_ms() + length_ms, wait, wait_s)",
-        "return await self._jump(self._clock.now_ms() + length_ms // 2, wait, wait_s)",
+        "return await self._jump(from_ms, from_ms + length_ms, wait, wait_s)",
+        "return await self._jump(from_ms, from_ms + length_ms // 2, wait, wait_s)",
         "pulsar-22802",
     ),
     # -- deduplication ---------------------------------------------------------------------------------------
