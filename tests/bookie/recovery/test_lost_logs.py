@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from geminga.bookie.entry_logs.missing_logs import gaps, replace_missing
+from geminga.bookie.entry_logs.missing_logs import gaps, missing_part, replace_missing
 from geminga.bookie.entry_logs.scan import read_footer
 from geminga.bookie.entry_logs.writer import EntryLogWriter
 from geminga.bookie.index.index_format import Row, Usage
@@ -245,6 +245,12 @@ async def test_the_id_of_a_deleted_log_is_not_used_again(new_world: Callable[...
         await world.add(bookie, 2)
         await bookie.flush()
     assert logs(world) == [f"{2:020}.log"]
+
+
+def test_a_record_without_its_last_byte_is_missing() -> None:
+    row = Row(0, 2, 64, range(10, 110, 10))
+    assert missing_part(row, {2: 64 + 100}) is None
+    assert missing_part(row, {2: 64 + 99}) == Row(9, 2, 64 + 90, range(10, 20, 10))
 
 
 def test_rows_of_a_missing_log_are_replaced_where_they_overlap() -> None:

@@ -258,9 +258,15 @@ async def test_deleted_ledgers_do_not_come_back(tmp_path: Path, ledger_ids: Sequ
             assert again.bookie.inventory.ledgers() == {1}
 
 
-@pytest.mark.parametrize("index_lost", [False, True])
-async def test_a_log_that_is_put_back_is_served_and_not_deleted(tmp_path: Path, index_lost: bool) -> None:
-    """Also where the index was made anew while it was away."""
+@pytest.mark.parametrize(
+    ("index_lost", "released"),
+    [(False, False), (True, False), (True, True)],
+    ids=["kept", "made", "released"],
+)
+async def test_a_log_that_is_put_back_is_served_and_not_deleted(
+    tmp_path: Path, index_lost: bool, released: bool
+) -> None:
+    """Also where the index was made anew while it was away, and what that start kept was released since."""
     path = tmp_path / "live"
     async with live(path) as source:
         source.create(1, 2)
@@ -276,6 +282,9 @@ async def test_a_log_that_is_put_back_is_served_and_not_deleted(tmp_path: Path, 
     async with live(path) as again:
         assert again.bookie.recovery.entries_missing > 0
         await again.bookie.collect_garbage()
+        if released:
+            index = again.bookie.directories[0].storage.index
+            index.keep(index.kept._replace(below=0))
     (tmp_path / "away").rename(away)
     async with live(path) as later:
         assert bool(later.bookie.recovery.entries_found) == index_lost
