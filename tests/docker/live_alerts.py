@@ -295,15 +295,14 @@ def memory(case: Case) -> Step:
     enough = case.broker
     case.broker = case.at({"memoryMb": "160"})
     case.broker.start()
-    client = case.client()
-    resident = "geminga_memory_resident_bytes"
-    number = 0
+    clients, resident = [], "geminga_memory_resident_bytes"
     while log_damage.metric(case.broker, resident) < 1.3 * (160 << 20):
-        for _ in range(500):
-            number += 1
-            client.create_producer(f"many-{number}")
+        clients.append(case.client())  # a connection has at most 10,000 producers
+        for number in range(2000):
+            clients[-1].create_producer(f"many-{len(clients)}-{number}")
     yield "true"
-    client.close()
+    for client in clients:
+        client.close()
     case.broker.kill()
     case.broker = enough
     case.broker.start()
