@@ -210,7 +210,16 @@ class VirtualClock:
     @property
     def offset_ms(self) -> int:
         """How far message time is ahead of the machine's clock."""
-        return self.now_ms() - self._wall_ms()
+        # One look at the machine's clock: it may tick between two.
+        wall_ms = self._wall_ms()
+        if not self._is_held:
+            self._reached_ms = max(self._reached_ms, wall_ms + self._offset_ms)
+        return self._reached_ms - wall_ms
+
+    def start_at(self, at_ms: int) -> None:
+        """Show `at_ms` and tick from there; for a clock that nobody has looked at."""
+        self._reached_ms = at_ms
+        self._offset_ms = at_ms - self._wall_ms()
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -220,8 +229,13 @@ class VirtualClock:
         try:
             yield
         finally:
-            self._is_held = False
-            self._offset_ms = self._reached_ms - self._wall_ms()
+            if self._is_held:
+                self.let_go(self.offset_ms)
+
+    def let_go(self, offset_ms: int) -> None:
+        """End `held`, so far ahead of the machine's clock; it never goes back."""
+        self._is_held = False
+        self._offset_ms = offset_ms
 
     def move_to(self, at_ms: int) -> None:
         """Show `at_ms`, if that is not past, and wake the tasks whose time has come."""

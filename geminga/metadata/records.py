@@ -43,13 +43,17 @@ class InstanceRecord(Record, frozen=True, tag="instance"):
 
 class ClockRecord(Record, frozen=True, tag="clock"):
     """Of a virtual clock: how far it is ahead of the machine's, and what it has shown. Absent before the
-    first jump.
+    first jump, or the first orderly stop.
     """
 
     path: ClassVar[str] = "/clock"
 
     offset_ms: int
     reached_ms: int
+    moving_to_ms: int = 0
+    """The target of the jump that is under way; 0: none is. The other two are those of its end then, for
+    versions that do not know this field.
+    """
 
 
 class BookieDirectoriesRecord(Record, frozen=True, tag="bookie-directories"):

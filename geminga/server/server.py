@@ -230,7 +230,7 @@ async def _serve(
                 now_ms=RealClock().now_ms(),
             )
             await handover.adapt(metadata)
-            clock = _clock(instance, metadata)
+            clock = await _clock(instance, metadata)
             events = EventLog(disk, os.path.join(data_dir, EVENTS), clock)
             if faults is not None:
                 faults.tell(events.record)
@@ -327,6 +327,7 @@ async def _serve(
                     with contextlib.suppress(ReadOnly):  # the next start deletes its ledger
                         await health.close()
                     await topics.close()
+                    await _save_clock(clock, metadata)
                     await watch.end_if_gone()
                     await bookie.close()
                     if rooms.delivery_log is not None:
@@ -345,14 +346,28 @@ def _lists_of(config: Config, data_dir: str) -> DirectoryLists:
     return lists_from(data_dir, config.journal_directories, config.ledger_directories)
 
 
-def _clock(instance: InstanceRecord, metadata: MetadataStore) -> Clock:
+async def _clock(instance: InstanceRecord, metadata: MetadataStore) -> Clock:
     if instance.clock == "real":
         return RealClock()
     from geminga.metadata.virtual_clock_state import restored_clock  # no other start needs it
 
-    clock = restored_clock(metadata)
+    clock = await restored_clock(metadata)
     log.info("the clock of this data directory is virtual and shows %d", clock.now_ms())
     return clock
+
+
+async def _save_clock(clock: Clock, metadata: MetadataStore) -> None:
+    """The next start goes on from what a virtual clock shows."""
+    if not clock.is_virtual:
+        return
+    from geminga.clock import VirtualClock
+    from geminga.metadata.virtual_clock_state import save_clock
+
+    assert isinstance(clock, VirtualClock)
+    try:
+        await save_clock(metadata, clock)
+    except StorageError as error:
+        log.warning("where the clock stands is not saved: %s", error)
 
 
 def _disk_statistics(disk: Disk, data_dir: str, directories: Sequence[str]) -> DiskStatistics:

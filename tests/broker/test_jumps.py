@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import count
 
-from geminga.broker.jumps.jumps import Jumps
+from geminga.broker.jumps.jumps import Jumps, Saves
 from geminga.clock import VirtualClock
 
 
@@ -18,10 +18,13 @@ async def test_a_move_is_as_long_as_it_was_asked_to_be() -> None:
     wall_ms = count(1_800_000_000_000)
     clock = VirtualClock(wall_ms=lambda: next(wall_ms))
 
-    async def save(at_ms: int) -> None:
+    async def begin(at_ms: int) -> None:
         pass
 
-    jumps = Jumps(clock, {}, NoRounds(), save)  # type: ignore[arg-type]
+    async def end() -> int:
+        return clock.offset_ms
+
+    jumps = Jumps(clock, {}, NoRounds(), Saves(begin, end))  # type: ignore[arg-type]
     before_ms = clock.now_ms()
     moved = await jumps.by(360_001)
     assert moved.to_ms - moved.from_ms == 360_001

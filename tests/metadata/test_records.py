@@ -42,8 +42,9 @@ EXAMPLES: list[tuple[Record, bytes]] = [
         b'{"record":"document","value":{"rack":"/r1"},"format":1}',
     ),
     (
-        ClockRecord(offset_ms=86_400_000, reached_ms=1_800_000_000_000),
-        b'{"record":"clock","offset_ms":86400000,"reached_ms":1800000000000,"format":1}',
+        ClockRecord(offset_ms=86_400_000, reached_ms=1_800_000_000_000, moving_to_ms=1_800_000_000_000),
+        b'{"record":"clock","offset_ms":86400000,"reached_ms":1800000000000,'
+        b'"moving_to_ms":1800000000000,"format":1}',
     ),
     (LedgerIdsRecord(next_id=101), b'{"record":"ledger-ids","next_id":101,"format":1}'),
     (

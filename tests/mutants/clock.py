@@ -11,6 +11,8 @@ METADATA = "geminga/wire/message_metadata.py"
 STATE = "geminga/metadata/virtual_clock_state.py"
 CLOCK_TESTS = ("tests/test_clock.py",)
 E2E = "tests/e2e/delays/test_e2e_clock.py"
+RESTARTS = "tests/e2e/delays/test_e2e_clock_restarts.py"
+STATE_TESTS = "tests/metadata/test_clock_state.py"
 WIRE_TESTS = ("tests/wire/test_message_metadata.py",)
 
 MUTANTS = (
@@ -73,10 +75,18 @@ MUTANTS = (
     Mutant(
         "jump-is-not-saved",
         JUMPS,
-        "        await self._save(to_ms)\n",
-        "",
+        "                    await self._saves.begin(to_ms)\n",
+        "                    pass\n",
         (f"{E2E}::test_a_kill_within_a_move_never_sets_the_clock_back",),
         "that a jump is durable before it begins",
+    ),
+    Mutant(
+        "end-of-a-jump-is-not-saved",
+        JUMPS,
+        "clock.let_go(await self._saves.end())",
+        "pass",
+        (f"{RESTARTS}::test_an_orderly_restart_is_no_leap",),
+        "that the time which a jump takes is not counted after a restart",
     ),
     Mutant(
         "jump-in-one-step",
@@ -89,7 +99,7 @@ MUTANTS = (
     Mutant(
         "checks-after-what-is-due",
         JUMPS,
-        "if self._rounds.are_due(stop_ms - 1):",
+        "if rounds.are_due(stop_ms - 1):",
         "if False:",
         (f"{E2E}::test_what_expires_before_it_is_due_is_let_go",),
         "that what expires before it is due is not delivered",
@@ -127,11 +137,27 @@ MUTANTS = (
         "that a check runs before the next event is over",
     ),
     Mutant(
+        "target-of-a-jump-counts-from-its-beginning",
+        STATE,
+        "if not record.moving_to_ms:",
+        "if True:",
+        (f"{RESTARTS}::test_after_a_kill_in_a_move_the_clock_is_at_its_target_once", STATE_TESTS),
+        "that a start after a kill in a jump begins at its target",
+    ),
+    Mutant(
+        "target-of-a-jump-at-each-start",
+        STATE,
+        "    await save_clock(store, clock)\n    return clock",
+        "    return clock",
+        (f"{RESTARTS}::test_after_a_kill_in_a_move_the_clock_is_at_its_target_once", STATE_TESTS),
+        "that the clock does not go back to the target of a jump at the second start",
+    ),
+    Mutant(
         "clock-of-yesterday-after-a-restart",
         STATE,
         "return make(record.offset_ms, record.reached_ms)",
         "return make(0, record.reached_ms)",
-        (f"{E2E}::test_a_year_in_three_moves_with_restarts_between", "tests/metadata/test_clock_state.py"),
+        (f"{E2E}::test_a_year_in_three_moves_with_restarts_between", STATE_TESTS),
         "that the offset survives a restart",
     ),
 )

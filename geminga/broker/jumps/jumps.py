@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Final, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import msgspec
 import trio
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from geminga.broker.subscription.subscription import Subscription
     from geminga.broker.topic.rounds import Rounds
     from geminga.broker.topic.topic import Topic
+
+log = logging.getLogger("geminga.broker")
 
 Wait = Literal["dispatched", "acknowledged"]
 
@@ -50,6 +54,15 @@ class Jump(msgspec.Struct, frozen=True, kw_only=True):
     """What `to_next` moved to."""
 
 
+class Saves(NamedTuple):
+    """What makes the state of the clock durable (`geminga/metadata/virtual_clock_state.py`)."""
+
+    begin: Callable[[int], Awaitable[None]]
+    """A jump to this time is under way."""
+    end: Callable[[], Awaitable[int]]
+    """The clock stands where it stands; returns how far that is ahead of the machine's."""
+
+
 class Jumps:
     """The clock's only mover. Jumps that are asked for at the same time happen one after the other."""
 
@@ -58,16 +71,17 @@ class Jumps:
         clock: VirtualClock,
         loaded: Mapping[str, Topic],
         rounds: Rounds,
-        save: Callable[[int], Awaitable[None]],
+        saves: Saves,
         record: Record = unrecorded,
     ) -> None:
-        """`save` makes durable that the clock will show this time."""
         self._clock = clock
         self._loaded = loaded
         self._rounds = rounds
-        self._save = save
+        self._saves = saves
         self._record = record
         self._moving = trio.Lock()
+        self._stops = 0
+        """Of the jump that is under way, or was the last."""
 
     async def by(self, length_ms: int, wait: Wait = "dispatched", wait_s: float = 30.0) -> Jump:
         """As `to`, counted from the moment at which the jump begins."""
@@ -78,10 +92,11 @@ class Jumps:
     async def to(self, at_ms: int, wait: Wait = "dispatched", wait_s: float = 30.0) -> Jump:
         """Move the clock to `at_ms`, past everything that falls due before, in due order.
 
-        Durable before anything happens: after a crash the clock goes on from `at_ms`. With "acknowledged"
-        each stop waits up to `wait_s` seconds until consumers have acknowledged what they were given.
-        Raises `Conflict` for a time in the past or beyond `LAST_MS`. Cancelling leaves the clock
-        where it stands; a start after that goes on from `at_ms`.
+        That the jump is under way, and where to, is durable before anything happens: after a crash the clock
+        goes on from `at_ms`. Where the clock stands is durable on return. With "acknowledged" each stop waits
+        up to `wait_s` seconds until consumers have acknowledged what they were given. Raises `Conflict` for a
+        time in the past or beyond `LAST_MS`, and StorageError. Cancelling ends the jump at the stop where it
+        is: the clock goes on from there, also after a restart, and an event says so.
         """
         async with self._moving:
             return await self._jump(self._clock.now_ms(), at_ms, wait, wait_s)
@@ -115,44 +130,63 @@ class Jumps:
                 "a broker on a new data directory for an earlier time"
             )
         await self._joined()
-        await self._save(to_ms)
-        stops = 0
+        self._stops = 0
+        is_over = False
         with clock.held():
-            await self._settle(wait, wait_s)
-            while (now_ms := clock.now_ms()) < to_ms:
-                next_ms = clock.next_alarm_ms()
-                stop_ms = to_ms if next_ms is None else min(max(next_ms, now_ms + 1), to_ms)
-                if stops >= EXACT_STOPS_MAX:
-                    stop_ms = max(stop_ms, min(to_ms, now_ms + self._step_ms(from_ms, to_ms)))
-                # Up to the stop and not to it: what expires before a message is due goes first. What a check
-                # changes may change the next stop as well.
-                if self._rounds.are_due(stop_ms - 1):
-                    clock.move_to(stop_ms - 1)
-                    await self._rounds.run_due(stop_ms - 1)
-                    await self._settle(wait, wait_s)
-                    continue
-                clock.move_to(stop_ms)
-                stops += 1
-                await self._settle(wait, wait_s)
-        counts = {"from_ms": from_ms, "to_ms": to_ms, "stops": stops}
-        self._record("clock-moved", counts=counts)
+            try:
+                with trio.CancelScope(shield=True):
+                    await self._saves.begin(to_ms)
+                await self._go(from_ms, to_ms, wait, wait_s)
+                is_over = True
+            finally:
+                # Also when the caller has gone, or the broker stops: or the next start would go to the end.
+                self._tell(from_ms, to_ms, is_over=is_over)
+                with trio.CancelScope(shield=True):
+                    clock.let_go(await self._saves.end())
         return Jump(
             from_ms=from_ms,
             to_ms=to_ms,
-            stops=stops,
-            is_exact=stops <= EXACT_STOPS_MAX,
+            stops=self._stops,
+            is_exact=self._stops <= EXACT_STOPS_MAX,
             waiting=[name_of(found) for found in subscriptions_of(self._loaded) if found.delayed.has_due()],
             unfinished=clock.working(),
         )
 
+    async def _go(self, from_ms: int, to_ms: int, wait: Wait, wait_s: float) -> None:
+        clock, rounds = self._clock, self._rounds
+        await self._settle(wait, wait_s)
+        while (now_ms := clock.now_ms()) < to_ms:
+            next_ms = clock.next_alarm_ms()
+            stop_ms = to_ms if next_ms is None else min(max(next_ms, now_ms + 1), to_ms)
+            if self._stops >= EXACT_STOPS_MAX:
+                stop_ms = max(stop_ms, min(to_ms, now_ms + self._step_ms(from_ms, to_ms)))
+            # Up to the stop and not to it: what expires before a message is due goes first. What a check
+            # changes may change the next stop as well.
+            if rounds.are_due(stop_ms - 1):
+                clock.move_to(stop_ms - 1)
+                await _to_its_end(partial(rounds.run_due, stop_ms - 1))
+            else:
+                clock.move_to(stop_ms)
+                self._stops += 1
+            await self._settle(wait, wait_s)
+
+    def _tell(self, from_ms: int, to_ms: int, *, is_over: bool) -> None:
+        text, at_ms = "", to_ms
+        if not is_over:
+            at_ms = self._clock.now_ms()
+            text = f"ended early, on its way to {to_ms}: its caller has gone, or the broker stops"
+            log.warning("a move of the clock from %d to %d %s", from_ms, at_ms, text)
+        counts = {"from_ms": from_ms, "to_ms": at_ms, "stops": self._stops}
+        self._record("clock-moved", text=text, counts=counts)
+
     async def _joined(self) -> None:
         """Give consumers that have just subscribed the time to send their first permits."""
-        # A client's `subscribe` returns before these are sent, so a test that goes on at once would jump past
-        # messages without a consumer with room for them.
         with trio.move_on_after(SETTLE_SECONDS_MAX):
             # An index that was found at a start says only when it is read what is due.
             while any(s.delayed.unknown is not None for s in subscriptions_of(self._loaded)):  # noqa: ASYNC110
                 await trio.sleep(LOOK_S)
+        # A client's `subscribe` returns before its first permits are sent, so a test that goes on at once
+        # would jump past messages without a consumer with room for them.
         with trio.move_on_after(JOIN_SECONDS_MAX):
             since_ms = self._clock.now_ms() - JOINED_LATELY_MS
             # By looking, as for acknowledgements.
@@ -172,6 +206,12 @@ class Jumps:
                 while any(map(_is_unacknowledged, subscriptions_of(self._loaded))):  # noqa: ASYNC110
                     await trio.sleep(LOOK_S)
                 await self._clock.quiet()
+
+
+async def _to_its_end(work: Callable[[], Awaitable[None]]) -> None:
+    """Half a deletion is nothing to leave behind when the caller goes."""
+    with trio.CancelScope(shield=True):
+        await work()
 
 
 def _is_unacknowledged(subscription: Subscription) -> bool:

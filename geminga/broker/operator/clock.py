@@ -63,13 +63,14 @@ class ClockOperator:
     def _mover(self) -> Jumps:
         if self._jumps is None:
             # Imported with the first jump: most brokers never make one.
-            from geminga.broker.jumps.jumps import Jumps
+            from geminga.broker.jumps.jumps import Jumps, Saves
             from geminga.clock import VirtualClock
-            from geminga.metadata.virtual_clock_state import save_clock
+            from geminga.metadata.virtual_clock_state import save_clock, save_jump
 
             clock = self._rooms.clock
             if not isinstance(clock, VirtualClock):
                 raise Conflict(NO_JUMPS)
-            save = partial(save_clock, self._rooms.metadata, clock)
-            self._jumps = Jumps(clock, self._topics.loaded, self._topics.rounds, save, self._rooms.record)
+            metadata, topics = self._rooms.metadata, self._topics
+            saves = Saves(partial(save_jump, metadata, clock), partial(save_clock, metadata, clock))
+            self._jumps = Jumps(clock, topics.loaded, topics.rounds, saves, self._rooms.record)
         return self._jumps
