@@ -9,7 +9,7 @@ import os
 import sys
 
 from geminga.errors import StorageError
-from geminga.storage.disk_errors import DirectoryInUse, storage_error
+from geminga.storage.disk_errors import DirectoryInUse, is_read_only, storage_error
 from geminga.storage.real_file import FILE_MODE
 
 
@@ -17,11 +17,22 @@ class RealDirectoryLock:
     """An advisory lock on the file `lock` in the directory, which has the owner's process id as text.
 
     The system releases the lock when the process ends, however it ends.
+
+    With `for_reading`, on a read-only file system, the file is not written: a broker may run on the directory
+    through another mount of it. Without the file no broker does.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, for_reading: bool = False) -> None:
         name = os.path.join(path, "lock")
-        file = _open_lock(name)
+        self._file: io.FileIO | None = None
+        try:
+            file = _open_lock(name)
+        except StorageError as error:
+            if not (for_reading and is_read_only(error)):
+                raise
+            if not os.path.exists(name):
+                return
+            file = io.FileIO(name)
         try:
             _claim(file)
         except OSError as error:
@@ -41,7 +52,8 @@ class RealDirectoryLock:
 
     def release(self) -> None:
         """Unlock. The file is kept: if it were removed, two later owners could lock different files."""
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
 
 class RealFolderLock:
@@ -110,4 +122,6 @@ else:
     import fcntl
 
     def _claim(file: io.FileIO) -> None:
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # NFS locks a file that is open for reading against writers only.
+        operation = fcntl.LOCK_EX if file.writable() else fcntl.LOCK_SH
+        fcntl.flock(file.fileno(), operation | fcntl.LOCK_NB)

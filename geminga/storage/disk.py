@@ -26,9 +26,10 @@ from typing import Final, Protocol, TypeVar
 
 import trio
 
+from geminga.errors import StorageError
 from geminga.storage.descriptor_wait import SHORTAGES, Attempts, DescriptorWait
 from geminga.storage.directory_lock import RealDirectoryLock, RealFolderLock
-from geminga.storage.disk_errors import storage_error, translated
+from geminga.storage.disk_errors import is_read_only, storage_error, translated
 from geminga.storage.real_file import FILE_MODE, Buffer, RealFile
 
 T = TypeVar("T")
@@ -105,7 +106,9 @@ class Disk(Protocol):
         """An existing file, for reading and writing; appends go to its end."""
         ...
 
-    def exists(self, path: str) -> bool: ...
+    def exists(self, path: str) -> bool:
+        """Raises StorageError if that cannot be told, as in a directory that may not be searched."""
+        ...
 
     def rename(self, old: str, new: str) -> None:
         """Replaces `new` if it exists. Both in one directory, durable after `sync_directory`."""
@@ -180,10 +183,12 @@ class RealDisk:
     storage waits meanwhile, and nothing is lost.
 
     New files and directories are for their owner alone. With `for_owner` False the process' mask decides, as
-    for the output of any program.
+    for the output of any program. With `for_reading` files and locks of a read-only file system are opened
+    for reading.
     """
 
-    def __init__(self, *, for_owner: bool = True) -> None:
+    def __init__(self, *, for_owner: bool = True, for_reading: bool = False) -> None:
+        self._for_reading = for_reading
         self._file_mode, self._directory_mode = (FILE_MODE, DIRECTORY_MODE) if for_owner else (0o666, 0o777)
         self._limiter: trio.CapacityLimiter | None = None
         self.descriptors: Final = DescriptorWait()
@@ -195,7 +200,13 @@ class RealDisk:
         return self._open_file(path, 0, "open")
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(path)
+        # Not `os.path.exists`: what may not be looked at was once taken for a lost disk.
+        with translated("look", path):
+            try:
+                os.stat(path)
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+        return True
 
     def rename(self, old: str, new: str) -> None:
         with translated(f"rename to {new}", old):
@@ -326,7 +337,7 @@ class RealDisk:
             return os.stat(path).st_size
 
     def lock(self, path: str) -> DirectoryLock:
-        return RealDirectoryLock(path)
+        return RealDirectoryLock(path, for_reading=self._for_reading)
 
     def lock_folder(self, path: str) -> DirectoryLock:
         return RealFolderLock(path)
@@ -339,8 +350,19 @@ class RealDisk:
         return await trio.to_thread.run_sync(functools.partial(function, *args), limiter=self._limiter)
 
     def _open_file(self, path: str, flags: int, doing: str) -> File:
-        flags |= os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-        descriptor = self._opened(functools.partial(os.open, path, flags, self._file_mode), doing, path)
+        flags |= getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+
+        def opened(access: int) -> int:
+            return self._opened(
+                functools.partial(os.open, path, flags | access, self._file_mode), doing, path
+            )
+
+        try:
+            descriptor = opened(os.O_RDWR)
+        except StorageError as error:
+            if not (self._for_reading and is_read_only(error)):
+                raise
+            descriptor = opened(os.O_RDONLY)
         with translated(doing, path):
             return RealFile(path, descriptor)
 

@@ -29,6 +29,11 @@ def storage_error(error: OSError, doing: str, path: str) -> StorageError:
     return StorageError(f"{path}: cannot {doing}: {reason}")
 
 
+def is_read_only(error: StorageError) -> bool:
+    """Whether the file system is mounted read-only."""
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EROFS
+
+
 @contextlib.contextmanager
 def translated(doing: str, path: str) -> Iterator[None]:
     """Raise an OSError of the block as a StorageError, which names the failed operation and the file."""

@@ -35,6 +35,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
+import sys
+import tempfile
 import weakref
 from collections.abc import Iterable
 
@@ -118,6 +121,8 @@ class Database:
         """Why the database is closed while it is being replaced; "" at any other time."""
         self._sequence = 0
         """Up to where it was written when it was closed for that."""
+        self._links = contextlib.ExitStack()
+        """Removes the links that `_opened_by_links` makes."""
         _check_name(path)
         self._db = self._opened(read_only=read_only)
 
@@ -291,7 +296,8 @@ class Database:
             self._db.flush_wal(True)
 
     def close(self) -> None:
-        self._db.close()
+        with self._links:
+            self._db.close()
 
     def replace(self, reason: str) -> None:
         """Close it and open it again, with all that was written. OutOfDescriptors leaves it closed; `reason`
@@ -407,9 +413,29 @@ class Database:
             _make_private_files()
         options = database_options(self._block_cache._cache, self._write_buffer_bytes)
         try:
-            return rocksdict.Rdict(self._path, options, access_type=_access(read_only))
+            try:
+                return rocksdict.Rdict(self._path, options, access_type=_access(read_only))
+            except OSError:
+                # Asked of the file system: the binding's errors have no `errno`.
+                if not (
+                    read_only and sys.platform != "win32" and os.statvfs(self._path).f_flag & os.ST_RDONLY
+                ):
+                    raise
+                return self._opened_by_links(options)
         except Exception as error:
             raise translate(error, "open", self._path) from None
+
+    def _opened_by_links(self, options: rocksdict.Options) -> rocksdict.Rdict:
+        """On a read-only file system, where the binding cannot rewrite its file: in a directory elsewhere,
+        with links to all others.
+        """
+        elsewhere = self._links.enter_context(tempfile.TemporaryDirectory(prefix="geminga-"))
+        for name in os.listdir(self._path):
+            if name == _BINDING_FILE:
+                shutil.copyfile(f"{self._path}/{name}", f"{elsewhere}/{name}")
+            elif name not in _NOT_COPIED:
+                os.symlink(f"{os.path.abspath(self._path)}/{name}", f"{elsewhere}/{name}")
+        return rocksdict.Rdict(elsewhere, options, access_type=_access(True))
 
 
 def is_closed(error: Exception) -> bool:

@@ -149,7 +149,8 @@ def test_missing_rights_name_both_users_and_the_command_that_helps(
     from geminga.storage.disk_errors import storage_error
 
     tmp_path.chmod(0o750)
-    status, user, group = tmp_path.stat(), os.geteuid(), os.getegid()
+    status, user, group = tmp_path.stat(), os.geteuid() + 1, os.getegid()
+    monkeypatch.setattr(os, "geteuid", lambda: user)
     owner = (
         f"{tmp_path} belongs to user {status.st_uid}, group {status.st_gid} (mode 750); the broker runs as "
         f"user {user}, group {group}."

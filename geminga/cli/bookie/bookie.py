@@ -46,6 +46,7 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
             f"geminga bookie: unknown command {name!r}.{hint} Try 'geminga bookie --help'.", file=sys.stderr
         )
         return EXIT_USAGE
+    from geminga.cli.arguments.access import reading_advice
     from geminga.cli.bookie.directory import NoDirectory
     from geminga.errors import GemingaError
 
@@ -60,7 +61,10 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
         return EXIT_DATA_DIRECTORY
     except GemingaError as error:
         print(f"geminga bookie: {error}", file=sys.stderr)
-        return EXIT_FAILED
+        hints = reading_advice(error.__cause__)
+        for hint in hints:
+            print(hint, file=sys.stderr)
+        return EXIT_DATA_DIRECTORY if hints else EXIT_FAILED
     return code
 
 

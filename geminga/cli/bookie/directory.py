@@ -93,7 +93,7 @@ class StoppedBookie:
         """NoDirectory if there is no bookie, one of its directories is missing, or a broker runs on it.
         `given` are the lists of directories where the metadata, which records them, is lost.
         """
-        self.disk = RealDisk()
+        self.disk = RealDisk(for_reading=True)
         self.data_dir = os.path.abspath(data_dir)
         self._given = given or DirectoryLists()
         self._held = contextlib.ExitStack()
@@ -320,7 +320,7 @@ def file_in(flags: argparse.Namespace, directory: Callable[[StoppedBookie], str]
     path = os.path.abspath(given)
     directory_path = os.path.dirname(os.path.dirname(path))
     data_dir = os.path.dirname(directory_path)
-    disk = RealDisk()
+    disk = RealDisk(for_reading=True)
     if os.path.basename(directory_path) == BOOKIE and disk.exists(os.path.join(data_dir, METADATA)):
         held.enter_context(StoppedBookie(data_dir))
     elif disk.exists(os.path.join(directory_path, COOKIE)):

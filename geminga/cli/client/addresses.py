@@ -24,6 +24,10 @@ _LOCAL = {"localhost", "127.0.0.1", "::1", "[::1]", "0.0.0.0"}
 _LISTENS = "0A"
 
 
+class NotAnAddress(ClientError):
+    """Nothing that a broker could have as its address."""
+
+
 def is_web(url: str) -> bool:
     return url.startswith(("http://", "https://"))
 
@@ -52,7 +56,7 @@ def web_url(url: str) -> str:
     except ValueError:
         scheme, host, port = "", None, 0
     if not host or scheme not in ("pulsar", "http", "https"):
-        raise ClientError(f"{url}: not an address; expected http://HOST:PORT or pulsar://HOST:PORT")
+        raise NotAnAddress(f"{url}: not an address; expected http://HOST:PORT or pulsar://HOST:PORT")
     if scheme != "pulsar":
         return url.rstrip("/")
     shown = f"[{host}]" if ":" in host else host

@@ -5,10 +5,12 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from geminga.cli.arguments.access import REFUSALS
 from geminga.cli.client.addresses import sibling_ports
 
 LOCK = "lock"
@@ -26,8 +28,8 @@ class Place(NamedTuple):
     path: str
     exists: bool
     is_data_directory: bool
-    is_served: bool
-    """A process holds its lock."""
+    is_served: bool | None
+    """Whether a process holds its lock; None: this user may not look."""
     pid: int | None
     """Which, if the system says."""
     bytes_by_part: dict[str, int]
@@ -36,6 +38,8 @@ class Place(NamedTuple):
     """Without what the file system keeps for itself: a writer never gets that."""
     free_bytes: int
     index_damaged: bool
+    refusal: OSError | None = None
+    """Why the system keeps this user out of it, or of the first directory in it that it does."""
 
     @property
     def share_full(self) -> float:
@@ -45,49 +49,79 @@ class Place(NamedTuple):
 def look(path: str) -> Place:
     """What is there now."""
     path = os.path.abspath(path)
-    if not os.path.isdir(path):
+    refusals: list[OSError] = []
+    if not _is_directory(path, refusals):
         above = path
         while not os.path.isdir(above):
             above = os.path.dirname(above)
         usage = shutil.disk_usage(above)
-        return Place(path, False, False, False, None, {}, 0, usage.used + usage.free, usage.free, False)
+        served, size_bytes = None if refusals else False, usage.used + usage.free
+        return Place(
+            path, False, False, served, None, {}, 0, size_bytes, usage.free, False, next(iter(refusals), None)
+        )
     usage = shutil.disk_usage(path)
+    lock = os.path.join(path, LOCK)
+    is_ours = any(_is_directory(os.path.join(path, name), refusals) for name in ("metadata", "bookie"))
+    is_served = _is_locked(lock, refusals) if is_ours or refusals else False
     sizes = dict.fromkeys((*PARTS, "other"), 0)
     files = 0
     damaged = False
-    for directory, name, size in _files(path):
+    for directory, name, size in _files(path, refusals):
         files += 1
         part = next((part for part in reversed(directory.split(os.sep)) if part in PARTS), "other")
         sizes[part] += size
         damaged = damaged or name.endswith(DAMAGE_NOTE)
         if files >= FILES_MAX:
             break
-    is_ours = os.path.isdir(os.path.join(path, "metadata")) or os.path.isdir(os.path.join(path, "bookie"))
-    lock = os.path.join(path, LOCK)
-    is_served = is_ours and _is_locked(lock)
     pid = _holder(lock) if is_served else None
     return Place(
-        path, True, is_ours, is_served, pid, sizes, files, usage.used + usage.free, usage.free, damaged
+        path,
+        True,
+        is_ours,
+        is_served,
+        pid,
+        sizes,
+        files,
+        usage.used + usage.free,
+        usage.free,
+        damaged,
+        next(iter(refusals), None),
     )
 
 
-def _files(path: str) -> Iterator[tuple[str, str, int]]:
+def _is_directory(path: str, refusals: list[OSError]) -> bool:
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except OSError as error:
+        _note(error, refusals)
+        return False
+
+
+def _note(error: OSError, refusals: list[OSError]) -> None:
+    """Keep the first one that is about rights."""
+    if error.errno in REFUSALS and not refusals:
+        refusals.append(error)
+
+
+def _files(path: str, refusals: list[OSError]) -> Iterator[tuple[str, str, int]]:
     """Directory (below `path`), name and size on disk of each file. What vanishes meanwhile is left out."""
-    for directory, _, names in os.walk(path):
+    for directory, _, names in os.walk(path, onerror=lambda error: _note(error, refusals)):
         below = os.path.relpath(directory, path)
         for name in names:
             try:
                 found = os.lstat(os.path.join(directory, name))
-            except OSError:
+            except OSError as error:
+                _note(error, refusals)
                 continue
             yield below, name, found.st_blocks * 512
 
 
-def _is_locked(lock: str) -> bool:
+def _is_locked(lock: str, refusals: list[OSError]) -> bool | None:
     try:
         descriptor = os.open(lock, os.O_RDONLY)
-    except OSError:
-        return False
+    except OSError as error:
+        _note(error, refusals)
+        return None if error.errno in REFUSALS else False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
+import socket
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from geminga.cli.arguments.access import reading_advice
 from geminga.cli.arguments.data_directory import default_data_dir
 from geminga.cli.arguments.options import DEFAULT_WEB_URL, counted, default_web_url
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
-from geminga.cli.client.addresses import START_ONE, process_at, service_url, web_url
+from geminga.cli.client.addresses import (
+    SERVICE_PORT,
+    START_ONE,
+    NotAnAddress,
+    process_at,
+    service_url,
+    web_url,
+)
 from geminga.cli.client.errors import ClientError
 from geminga.cli.figures.rows import rows
 from geminga.cli.figures.scrape import scrape
@@ -54,8 +64,12 @@ def parser(kind: type[Parser]) -> Parser:
 
 def run(kind: type[Parser], arguments: Sequence[str]) -> int:
     """The whole command; returns its exit code."""
-    flags = parser(kind).parse_strictly(arguments)
-    found = _look(flags)
+    made = parser(kind)
+    flags = made.parse_strictly(arguments)
+    try:
+        found = _look(flags)
+    except NotAnAddress as error:
+        made.error(str(error))
     if flags.json:
         show_json(found)
     else:
@@ -68,7 +82,7 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
 def _look(flags: argparse.Namespace) -> dict[str, Any]:
     """Of the directory that was named, else of the broker at the address, else of the default directory."""
     found: dict[str, Any] = {"running": False, "wrong": []}
-    web, place = _find(flags, found["wrong"])
+    web, place = _find(flags, found)
     if place is not None:
         _tell_place(found, place)
     if web is not None:
@@ -77,20 +91,32 @@ def _look(flags: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def _find(flags: argparse.Namespace, wrong: list[str]) -> tuple[str | None, places.Place | None]:
-    """The admin address of the broker that runs, and its data directory, as far as either is known."""
+def _find(flags: argparse.Namespace, found: dict[str, Any]) -> tuple[str | None, places.Place | None]:
+    """The admin address of the broker that runs, and its data directory, as far as either is known. Raises
+    `NotAnAddress`.
+    """
+    wrong: list[str] = found["wrong"]
     if flags.data_dir is None:
+        asked = flags.url or default_web_url()
         try:
-            web = web_url(flags.url or default_web_url())
+            web = web_url(asked)
             _get(web, "/admin/v2/brokers/version")
+        except NotAnAddress:
+            raise
         except ClientError as error:
-            if flags.url is not None or default_web_url() != DEFAULT_WEB_URL:
-                wrong.append(str(error))
+            if flags.url is not None or asked != DEFAULT_WEB_URL:
+                if _nothing_listens(asked):
+                    found["asked_url"] = asked
+                else:
+                    found["running"] = None
+                    wrong.append(str(error))
                 return None, None
         else:
             pid = process_at(int(web.rpartition(":")[2])) if web.rpartition(":")[2].isdigit() else None
             directory = None if pid is None else places.data_directory_of(pid)
             return web, None if directory is None else places.look(directory)
+    else:
+        found["start_with"] = f"geminga standalone --data-dir {shlex.quote(flags.data_dir)}"
     place = places.look(flags.data_dir or default_data_dir())
     if place.is_served:
         for port in places.ports_of(place.pid) if place.pid is not None else ():
@@ -102,6 +128,18 @@ def _find(flags: argparse.Namespace, wrong: list[str]) -> tuple[str | None, plac
             return candidate, place
         wrong.append(f"{place.path} is held by process {place.pid or '?'}, whose admin API does not answer")
     return None, place
+
+
+def _nothing_listens(url: str) -> bool:
+    from urllib.parse import urlsplit
+
+    parts = urlsplit(url if "://" in url else f"pulsar://{url}")
+    port = parts.port or {"http": 80, "https": 443}.get(parts.scheme, SERVICE_PORT)
+    try:
+        socket.create_connection((parts.hostname or "", port), timeout=SECONDS_MAX).close()
+    except OSError as error:
+        return isinstance(error, ConnectionRefusedError)
+    return False
 
 
 def _get(web: str, path: str) -> bytes:
@@ -118,12 +156,14 @@ def _get(web: str, path: str) -> bytes:
         if error.code != 503:
             raise ClientError(f"{web}{path}: {error.code} {error.reason}") from None
     except (OSError, HTTPException) as error:
-        raise ClientError(f"{web}: {getattr(error, 'reason', error)}; {START_ONE}") from None
+        raise ClientError(f"{web}: {getattr(error, 'reason', error)}") from None
     return body
 
 
 def _tell_place(found: dict[str, Any], place: places.Place) -> None:
     found["data_directory"] = place.path
+    if place.is_served is None:
+        found["running"] = None
     found["exists"] = place.exists
     if place.pid is not None:
         found["pid"] = place.pid
@@ -135,13 +175,20 @@ def _tell_place(found: dict[str, Any], place: places.Place) -> None:
     wrong: list[str] = found["wrong"]
     if place.exists and not place.is_data_directory and place.files:
         wrong.append(f"{place.path} has files but is no data directory of Geminga")
+    if place.refusal is not None:
+        found["unreadable"] = place.refusal.filename
+        reason = f"{place.refusal.filename} cannot be read: {place.refusal.strerror}."
+        wrong.append(" ".join([reason, *reading_advice(place.refusal)]))
     if place.share_full >= places.FULL:
         wrong.append(
             f"the file system of {place.path} is {place.share_full * 100:.0f} % full: "
             f"{bytes_text(place.free_bytes)} are free"
         )
     if place.index_damaged:
-        wrong.append("a broker found its index damaged; 'geminga bookie rebuild-index' rebuilds it, stopped")
+        wrong.append(
+            f"a broker found its index damaged; 'geminga bookie rebuild-index --data-dir "
+            f"{shlex.quote(place.path)}' rebuilds it, stopped"
+        )
 
 
 def _tell_broker(found: dict[str, Any], web: str) -> None:
@@ -217,8 +264,12 @@ def described(found: dict[str, Any]) -> list[str]:
     if found["running"]:
         version = found.get("version", "")
         lines.append(f"a broker runs ({version})" if version else "a broker runs")
+    elif found["running"] is None:
+        lines.append("whether a broker runs cannot be told")
     else:
-        lines.append(f"no broker runs; {START_ONE}")
+        where = f"; nothing listens at {found['asked_url']}" if "asked_url" in found else ""
+        start = f"start one: {found['start_with']}" if "start_with" in found else START_ONE
+        lines.append(f"no broker runs{where}; {start}")
     known: list[tuple[str, str]] = []
     if "service_url" in found:
         known += [("clients", found["service_url"]), ("admin API", found["web_url"])]
@@ -279,7 +330,8 @@ def _places(found: dict[str, Any]) -> list[tuple[str, str]]:
     if found["exists"]:
         sizes = found["bytes"]
         parts = ", ".join(f"{part} {bytes_text(size)}" for part, size in sizes.items() if size)
-        known.append(("on disk", f"{bytes_text(sum(sizes.values()))}: {parts}"))
+        least = "at least " if "unreadable" in found else ""
+        known.append(("on disk", f"{least}{bytes_text(sum(sizes.values()))}{parts and f': {parts}'}"))
     whole, free = found["file_system_bytes"], found["free_bytes"]
     full = share_text(whole - free, whole)
     known.append(("disk", f"{bytes_text(free)} free of {bytes_text(whole)}, {full} full"))

@@ -40,7 +40,7 @@ def test_a_broker_and_its_directory_running_and_stopped(
     monkeypatch.delenv("GEMINGA_URL")
     assert main(["status", "--data-dir", str(data_dir)]) == 3
     text = capfd.readouterr().out
-    assert text.startswith("no broker runs; start one: geminga standalone\n")
+    assert text.startswith(f"no broker runs; start one: geminga standalone --data-dir {data_dir}\n")
     assert "journal" in text
     assert "nothing is wrong" not in text
 
@@ -69,11 +69,24 @@ def test_what_is_wrong_is_told_and_is_no_success(
     (tmp_path / "notes.txt").write_text("x")
     assert main(["status", "--data-dir", str(tmp_path)]) == 1
     assert "has files but is no data directory of Geminga" in capfd.readouterr().out
-    assert main(["status", "--url", "http://127.0.0.1:1"]) == 1
-    assert "start one: geminga standalone" in capfd.readouterr().out
+    assert main(["status", "--url", "http://nowhere.invalid:1"]) == 1
+    assert capfd.readouterr().out.startswith("whether a broker runs cannot be told\n")
     monkeypatch.setattr(places, "FULL", 0.0)
     assert main(["status", "--data-dir", str(tmp_path / "not" / "there")]) == 1
     assert "% full: " in capfd.readouterr().out
+
+
+def test_an_address_where_nothing_listens_is_told_from_what_is_none(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    for url in ("http://127.0.0.1:1", "pulsar://127.0.0.1:1"):
+        assert main(["status", "--url", url]) == 3
+        expected = f"no broker runs; nothing listens at {url}; start one: geminga standalone\n"
+        assert capfd.readouterr().out == expected
+    with pytest.raises(SystemExit) as exit_:
+        main(["status", "--url", "ftp://127.0.0.1:1"])
+    assert exit_.value.code == 2
+    assert "expected http://HOST:PORT or pulsar://HOST:PORT" in capfd.readouterr().err
 
 
 def test_a_note_of_damage_beside_an_index_is_wrong(tmp_path: Path) -> None:
