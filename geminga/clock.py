@@ -212,9 +212,8 @@ class VirtualClock:
         """How far message time is ahead of the machine's clock."""
         # One look at the machine's clock: it may tick between two.
         wall_ms = self._wall_ms()
-        if not self._is_held:
-            self._reached_ms = max(self._reached_ms, wall_ms + self._offset_ms)
-        return self._reached_ms - wall_ms
+        ticks_ms = 0 if self._is_held else wall_ms + self._offset_ms
+        return max(self._reached_ms, ticks_ms) - wall_ms
 
     def start_at(self, at_ms: int) -> None:
         """Show `at_ms` and tick from there; for a clock that nobody has looked at."""

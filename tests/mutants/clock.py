@@ -105,6 +105,14 @@ MUTANTS = (
         "that what expires before it is due is not delivered",
     ),
     Mutant(
+        "jump-ends-with-the-first-round",
+        JUMPS,
+        "if has_changed:",
+        "if False:",
+        (f"{E2E}::test_what_follows_from_what_expires_follows_within_the_move",),
+        "that ledgers go whose messages a jump has let expire",
+    ),
+    Mutant(
         "jump-without-acknowledgements",
         JUMPS,
         'if wait == "acknowledged":',

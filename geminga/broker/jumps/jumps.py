@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 import trio
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("geminga.broker")
 
+T = TypeVar("T")
 Wait = Literal["dispatched", "acknowledged"]
 
 EXACT_STOPS_MAX: Final = 256
@@ -154,6 +155,7 @@ class Jumps:
 
     async def _go(self, from_ms: int, to_ms: int, wait: Wait, wait_s: float) -> None:
         clock, rounds = self._clock, self._rounds
+        has_changed = False
         await self._settle(wait, wait_s)
         while (now_ms := clock.now_ms()) < to_ms:
             next_ms = clock.next_alarm_ms()
@@ -164,10 +166,13 @@ class Jumps:
             # changes may change the next stop as well.
             if rounds.are_due(stop_ms - 1):
                 clock.move_to(stop_ms - 1)
-                await _to_its_end(partial(rounds.run_due, stop_ms - 1))
+                has_changed |= await _to_its_end(partial(rounds.run_due, stop_ms - 1))
             else:
                 clock.move_to(stop_ms)
                 self._stops += 1
+            await self._settle(wait, wait_s)
+        if has_changed:
+            await _to_its_end(rounds.run_until_unchanged)
             await self._settle(wait, wait_s)
 
     def _tell(self, from_ms: int, to_ms: int, *, is_over: bool) -> None:
@@ -208,10 +213,11 @@ class Jumps:
                 await self._clock.quiet()
 
 
-async def _to_its_end(work: Callable[[], Awaitable[None]]) -> None:
+async def _to_its_end(work: Callable[[], Awaitable[T]]) -> T:
     """Half a deletion is nothing to leave behind when the caller goes."""
     with trio.CancelScope(shield=True):
-        await work()
+        done = await work()
+    return done
 
 
 def _is_unacknowledged(subscription: Subscription) -> bool:

@@ -125,6 +125,8 @@ async def expire_subscriptions(topic: Topic) -> None:
                 minutes,
             )
             await topic.delete_subscription(subscription.name)
+            # Until then it kept the topic, however much later this check has come.
+            topic.restart_idle_time(goes_ms)
 
 
 def subscription_goes_at_ms(topic: Topic, subscription: Subscription) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -13,6 +13,7 @@ from geminga.broker.flow.slices import Pace
 from geminga.broker.topic.inactivity import IdleDeletions, expire_subscriptions, is_to_go
 from geminga.broker.topic.upkeep import enforce_quotas, expire, trim, upkeep_deduplication
 from geminga.errors import GemingaError
+from geminga.managed_ledger.chain.state import QUEUEING
 
 if TYPE_CHECKING:
     from geminga.broker.topic.rooms import Rooms
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from geminga.clock import Clock
 
 log = logging.getLogger("geminga.broker")
+
+ROUNDS_MAX: Final = 8
+ROLLED_SECONDS_MAX: Final = 10.0
+LOOK_S: Final = 0.002
 
 
 class Checks:
@@ -53,8 +58,9 @@ class Checks:
             await trio.sleep(self._interval_s)
             await self.run_once()
 
-    async def run_once(self) -> None:
-        """An error of one topic is logged, and the round goes on with the next."""
+    async def run_once(self) -> bool:
+        """Whether anything changed. An error of one topic is logged, and the round goes on with the next."""
+        has_changed = False
         async with self._running:
             self._put_off()
             try:
@@ -63,12 +69,21 @@ class Checks:
                 for topic in tuple(self._loaded.values()):
                     await pace.row()
                     if not topic.closing:
+                        before = _traces(topic) if self._clock.is_virtual else None
                         try:
                             await self._work(topic)
                         except GemingaError as error:
                             log.warning("%s: %s", topic.name, error)
+                        has_changed |= before is not None and before != _traces(topic)
             finally:
                 self._end_round()
+        return has_changed
+
+
+def _traces(topic: Topic) -> tuple[object, ...]:
+    """What a check may change of a topic."""
+    subscriptions = tuple(s.cursor.mark_delete for s in topic.subscriptions.values())
+    return topic.closing, topic.ledger.state, len(topic.ledger.ledgers), subscriptions
 
 
 class Rounds:
@@ -99,14 +114,15 @@ class Rounds:
             nursery.start_soon(checks.run)
 
     def _all_checks(self) -> Iterator[Checks]:
+        """Each before those that go by what it has done."""
         settings = self._rooms.settings
-        yield self._every(settings.trim_interval_s, trim)
         yield self.expiry
-        yield self.unused_topics
-        yield self.unused_subscriptions
-        yield self._every(settings.dedup_upkeep_s, upkeep_deduplication)
         if settings.checks_quotas:
             yield self._every(settings.quota_interval_s, enforce_quotas)
+        yield self.unused_subscriptions
+        yield self.unused_topics
+        yield self._every(settings.trim_interval_s, trim)
+        yield self._every(settings.dedup_upkeep_s, upkeep_deduplication)
 
     # -- under a virtual clock -------------------------------------------------------------------------------
 
@@ -114,11 +130,23 @@ class Rounds:
         """Whether a check's interval has passed by then, in message time, since it last ran."""
         return any(checks.due_ms <= at_ms for checks in self._checks)
 
-    async def run_due(self, at_ms: int) -> None:
-        """Run each such check once, however often its interval has passed."""
+    async def run_due(self, at_ms: int) -> bool:
+        """Run each such check once, however often its interval has passed; whether anything changed."""
+        has_changed = False
         for checks in self._checks:
             if checks.due_ms <= at_ms:
-                await checks.run_once()
+                has_changed |= await checks.run_once()
+        return has_changed
+
+    async def run_until_unchanged(self) -> None:
+        """Run all checks until nothing follows any more from what they do, at most `ROUNDS_MAX` times."""
+        for _ in range(ROUNDS_MAX):
+            # A ledger that is about to be left can go when the next one is there.
+            with trio.move_on_after(ROLLED_SECONDS_MAX):
+                while any(t.ledger.state in QUEUEING for t in self._loaded.values()):  # noqa: ASYNC110
+                    await trio.sleep(LOOK_S)
+            if not any([await checks.run_once() for checks in self._checks]):
+                return
 
     async def _measure_rates(self) -> None:
         # By the measured time, not the configured one: a busy loop wakes this task late, and rates would be

@@ -219,10 +219,12 @@ class Topic:
         """How long the topic has been neither in use nor published to."""
         return self.clock.now_ms() - max(self._used_ms, self.publishing.last_publish_ms)
 
-    def restart_idle_time(self) -> None:
-        """Count `idle_ms` from now on, because the topic is in use, or its subscriptions keep it."""
+    def restart_idle_time(self, at_ms: int | None = None) -> None:
+        """Count `idle_ms` from now on, because the topic is in use, or its subscriptions keep it; or from
+        `at_ms` on, until when it was.
+        """
         # In memory only, as in Pulsar: written down for each topic it would cost a write a minute.
-        self._used_ms = self.clock.now_ms()
+        self._used_ms = self.clock.now_ms() if at_ms is None else max(self._used_ms, at_ms)
 
     async def _policies_changed(self, policies: EffectivePolicies) -> None:
         self.policies = policies

@@ -182,17 +182,21 @@ def test_retention_ends_within_a_move(broker: BrokerProcess, make_client: Make) 
     assert entries() == 0
 
 
-def test_an_unused_topic_and_subscription_go(tmp_path: Path, make_client: Make) -> None:
+def test_what_follows_from_what_expires_follows_within_the_move(tmp_path: Path, make_client: Make) -> None:
+    """The subscription goes, therefore the topic; the message goes, therefore its ledger."""
     settings = {"gemingaClock": "virtual", "subscriptionExpirationTimeMinutes": str(7 * 24 * 60)}
     with BrokerProcess(tmp_path / "unused", settings=settings) as broker:
         admin = Admin(broker.endpoints.web_url)
-        with joined(broker, make_client):
-            pass
         path = "/admin/v2/persistent/public/default"
+        with joined(broker, make_client):
+            assert admin.post(f"{NAMESPACE}/messageTTL", 3600).status == 204
+            send(make_client(broker.endpoints.service_url), late=40 * DAY_S)
+            move(broker, ms=30 * DAY_MS)
+            [left] = admin.get(f"{path}/reminders/internalStats").json()["ledgers"]
+            assert left["entries"] == 0
         move(broker, ms=6 * DAY_MS)
         assert admin.get(f"{path}/reminders/subscriptions").json() == ["s"]
-        move(broker, ms=2 * DAY_MS)
-        move(broker, ms=DAY_MS)
+        move(broker, ms=30 * DAY_MS)
         assert admin.get(path).json() == []
 
 
