@@ -187,8 +187,11 @@ class VirtualClock:
 
     def now_ms(self) -> int:
         """Message time. It never goes back, also if the machine's clock does."""
+        return self._shown_ms(self._wall_ms())
+
+    def _shown_ms(self, wall_ms: int) -> int:
         if not self._is_held:
-            self._reached_ms = max(self._reached_ms, self._wall_ms() + self._offset_ms)
+            self._reached_ms = max(self._reached_ms, wall_ms + self._offset_ms)
         return self._reached_ms
 
     async def sleep_until_ms(self, due_ms: int) -> None:
@@ -216,7 +219,7 @@ class VirtualClock:
         return max(self._reached_ms, ticks_ms) - wall_ms
 
     def start_at(self, at_ms: int) -> None:
-        """Show `at_ms` and tick from there; for a clock that nobody has looked at."""
+        """Show `at_ms` and tick from there; for a clock that has shown nothing yet."""
         self._reached_ms = at_ms
         self._offset_ms = at_ms - self._wall_ms()
 
