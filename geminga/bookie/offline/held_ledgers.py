@@ -57,6 +57,8 @@ class HeldLedgers(NamedTuple):
     """Ledgers of `held` that may be deleted ones: their index will be rebuilt, or is older than the logs."""
     unindexed: Sequence[Run] = ()
     """Entries in entry logs that neither the index nor a journal has; the next start adds them."""
+    outrun: Sequence[str] = ()
+    """Ledger directories whose index is older than the journals: the next start rebuilds it."""
 
     @property
     def last_id(self) -> int:
@@ -85,6 +87,7 @@ def held_ledgers(disk: Disk, journals: Sequence[str], ledgers: Sequence[StoppedL
         {id_ for each in directories for id_ in each.deleted},
         {id_ for each in directories if each.made_anew for id_ in each.held},
         [run for each in directories for run in each.unindexed],
+        [files.directory for files, each in zip(ledgers, directories, strict=True) if each.outrun],
     )
 
 
@@ -118,13 +121,15 @@ class _Directory:
         """The entries of the ledgers in `unindexed` that are behind the marks."""
         self.marks = (NOWHERE,) * journals
         index = _readable(files.key_value, journals)
+        self.outrun = False
         self.made_anew = index is None or not any(index.marks[0]) or bool(index.rebuild_reason)
         if index is not None:
             self.aside, self.deleted = index.in_state(ASIDE), index.in_state(DELETED)
-            self.made_anew = self.made_anew or any(
+            self.outrun = any(index.marks[0]) and any(
                 inventory is not None and inventory.starts_after(mark)
                 for inventory, mark in zip(inventories, index.marks, strict=True)
             )
+        self.made_anew = self.made_anew or self.outrun
         if index is not None and not self.made_anew:
             self.marks = index.marks
             index.add_usage(self.held)

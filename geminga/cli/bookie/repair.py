@@ -116,10 +116,17 @@ def _check_ends(stopped: StoppedBookie, indexes: Sequence[LedgerIndex], verifica
 def _check_covered(
     stopped: StoppedBookie, files: Sequence[StoppedLedgerFiles], verification: Verification
 ) -> None:
-    """Report the entries of entry logs that neither the index nor a journal has."""
+    """Report the entries of entry logs that neither the index nor a journal has, and each index that the
+    journals have left behind.
+    """
     with contextlib.suppress(StorageError):  # reported already, by the check of the file that cannot be read
         topic_of = stopped.ledger_records().topic_of
-        for run in held_ledgers(stopped.disk, stopped.journal_directories, files).unindexed:
+        found = held_ledgers(stopped.disk, stopped.journal_directories, files)
+        for place in stopped.ledgers:
+            if place.path in found.outrun:
+                text = "it is older than the oldest journal; the next start rebuilds it"
+                verification.add(Finding(place.index_path, None, text))
+        for run in found.unindexed:
             place = stopped.ledgers[directory_index(run.ledger_id, len(stopped.ledgers))]
             text = (
                 f"it is older than the entry logs and lacks {run_text(run, topic_of)}; the next start adds "
