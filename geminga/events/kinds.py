@@ -55,5 +55,9 @@ KINDS: Final[dict[str, Kind]] = {
     ),
     "disk-read-only": Kind("The bookie takes no entries: its disk is full. The text says how full."),
     "disk-writable": Kind("The bookie takes entries again."),
+    "backlog-evicted": Kind(
+        "A check took messages from a topic's backlog, which had exceeded a quota. The text says which.",
+        ("entries",),
+    ),
     "topic-fenced": Kind("A topic's ledger has failed; the next request loads the topic again."),
 }

@@ -518,3 +518,4 @@ async def _listen(
         # Only now: a start must not become longer with the number of topics.
         service.start_soon(topics.unloaded_topics.run)
         service.start_soon(topics.load_delayed, memory.has_room)
+        service.start_soon(topics.load_for_checks, memory.has_room)

@@ -149,6 +149,8 @@ class Policies:
         self._attached: dict[NamespaceName, dict[TopicName, _Attached]] = {}
         self._telling: dict[NamespaceName, set[trio.Event]] = {}
         """Set when a change is in force; here until then."""
+        self.changes = 0
+        """How often a policy of any topic has changed."""
         namespaces.call_on_policies_change(self._namespace_changed, self._told)
         for policy in POLICIES:
             if policy.warning:
@@ -392,6 +394,7 @@ class Policies:
     async def change_defaults(self, defaults: EffectivePolicies) -> None:
         """Replace the values of the configuration; in effect for every loaded topic on return."""
         self.defaults = defaults
+        self.changes += 1
         self._shared.clear()
         for namespace in tuple(self._attached):
             await self._tell(namespace, tuple(self._attached.get(namespace, {}).values()))
@@ -400,11 +403,13 @@ class Policies:
 
     async def _namespace_changed(self, name: NamespaceName) -> None:
         # Before the first await: a topic that is loaded while others are told must get what holds now.
+        self.changes += 1
         self._of_namespace.pop(str(name), None)
         self._shared.pop(str(name), None)
         await self._tell(name, tuple(self._attached.get(name, {}).values()))
 
     async def _topic_changed(self, topic: TopicName) -> None:
+        self.changes += 1
         attached = self._attached.get(topic.namespace, {}).get(topic.partitioned_name)
         if attached is not None:
             attached.overrides = self._topic_overrides(topic)

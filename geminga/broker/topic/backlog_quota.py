@@ -61,7 +61,7 @@ class Exceeded(NamedTuple):
 class BacklogQuotas:
     """Checks one topic's subscriptions. Each call gets the effective policies."""
 
-    __slots__ = ("_clock", "_ledger", "_subscriptions", "_topic", "age_s", "evictions")
+    __slots__ = ("_clock", "_ledger", "_subscriptions", "_topic", "age_s", "evicted_entries", "evictions")
 
     def __init__(
         self, topic: str, ledger: ManagedLedger, clock: Clock, subscriptions: Mapping[str, Subscription]
@@ -74,6 +74,8 @@ class BacklogQuotas:
         """Of the oldest message in the backlog when that was last looked at; -1: it was not, or has none."""
         self.evictions = {STORAGE: 0, AGE: 0}
         """How often messages were taken from the backlog."""
+        self.evicted_entries = 0
+        """Of all subscriptions, since the topic was loaded."""
 
     def evictions_by_kind(self) -> tuple[int, int]:
         """By size, by age."""
@@ -223,6 +225,7 @@ class BacklogQuotas:
             found = following
 
     def _note(self, subscription: Subscription, entries: int) -> None:
+        self.evicted_entries += entries
         log.info("%s / %s: %d entries evicted by the backlog quota", self._topic, subscription.name, entries)
 
 

@@ -118,7 +118,8 @@ class Rounds:
         settings = self._rooms.settings
         yield self.expiry
         if settings.checks_quotas:
-            yield self._every(settings.quota_interval_s, enforce_quotas)
+            enforce = partial(enforce_quotas, record=self._rooms.record)
+            yield self._every(settings.quota_interval_s, enforce)
         yield self.unused_subscriptions
         yield self.unused_topics
         yield self._every(settings.trim_interval_s, trim)

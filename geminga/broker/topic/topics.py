@@ -165,6 +165,13 @@ class Topics:
         """See `UnloadedTopics.load_delayed`."""
         await self.unloaded_topics.load_delayed(partial(self.get, create=False), has_room)
 
+    async def load_for_checks(self, has_room: Callable[[], bool]) -> None:
+        """See `UnloadedTopics.load_for_checks`."""
+        settings = self._rooms.settings
+        interval_s = min(settings.trim_interval_s, settings.expiry_interval_s, settings.quota_interval_s)
+        load = partial(self.get, create=False)
+        await self.unloaded_topics.load_for_checks(self._rooms.policies, load, has_room, interval_s)
+
     @property
     def loading_count(self) -> int:
         """Loads that are under way."""

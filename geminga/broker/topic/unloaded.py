@@ -4,7 +4,8 @@ A topic is loaded on first use. Until then its records say what it holds, and th
 not leave it out: after a restart nearly all topics are in that state. `UnloadedTopics` reads the records of
 each once, at a pace that leaves the loop to clients, and again after each unload. What is delayed is known
 to a loaded topic only, so `load_delayed` then loads the topics that hold delayed messages back, one after
-the other.
+the other. The periodic checks see loaded topics only, so `load_for_checks` loads those that they may take
+messages from.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ import trio
 
 from geminga.broker.flow.slices import Pace
 from geminga.broker.subscription.unread_delays import read_delays
+from geminga.broker.topic.upkeep import takes_from
 from geminga.errors import GemingaError, TopicNotFound
 from geminga.managed_ledger.unopened import UnopenedLedger, read_unopened
 from geminga.names import NamespaceName, TopicName
 
 if TYPE_CHECKING:
+    from geminga.broker.policies.policies import Policies
     from geminga.broker.topic.rooms import Rooms
     from geminga.broker.topic.topic import Topic
     from geminga.broker.topic_lists.topic_names import TopicNames
@@ -58,6 +61,8 @@ class UnloadedTopics:
         self._found: dict[str, UnopenedLedger | None] = {}
         """None: not read yet, or its records could not be read."""
         self._due: dict[str, None] = {}
+        self._unchecked: dict[str, None] = {}
+        """Their figures are new to `load_for_checks`."""
         self._is_reading = False
         self._wake = trio.Event()
         self._is_listed = False
@@ -95,6 +100,7 @@ class UnloadedTopics:
         """The topic is loaded, and tells its figures itself."""
         self._found.pop(name, None)
         self._due.pop(name, None)
+        self._unchecked.pop(name, None)
 
     # -- reading ---------------------------------------------------------------------------------------------
 
@@ -136,6 +142,8 @@ class UnloadedTopics:
         # It may have been loaded meanwhile, and even closed again: then `changed` has made it due once more.
         if text in self._found and text not in self._due:
             self._found[text] = found
+            if found is not None and found.entries:
+                self._unchecked[text] = None
 
     # -- loading ---------------------------------------------------------------------------------------------
 
@@ -167,6 +175,44 @@ class UnloadedTopics:
             except GemingaError as error:
                 log.warning("%s: its delayed messages are not counted: %s", text, error)
             await share.rest()
+
+    async def load_for_checks(
+        self,
+        policies: Policies,
+        load: Callable[[TopicName], Awaitable[Topic]],
+        has_room: Callable[[], bool],
+        interval_s: float,
+    ) -> None:
+        """Load the topics that the periodic checks may take messages from, at the pace of `load_delayed`, and
+        every `interval_s` those that were unloaded, or have got such a policy, since. Until cancelled.
+        """
+        await self._listed.wait()
+        changes = -1
+        while True:
+            # What neither was read nor has another policy is not looked at again: 10,000 idle topics would
+            # take time at each round.
+            names = list(self._unchecked if policies.changes == changes else self._found)
+            changes = policies.changes
+            self._unchecked.clear()
+            pace, share = Pace(), _Share()
+            for text in names:
+                await pace.turn()
+                found, topic = self._found.get(text), TopicName.parse(text)
+                if found is None or not found.entries:
+                    continue
+                try:
+                    if not takes_from(found, policies.effective(topic)):
+                        continue
+                    while not has_room():  # noqa: ASYNC110 - as above
+                        await trio.sleep(NO_ROOM_RETRY_S)
+                    share.begin()
+                    await load(topic)
+                except GemingaError as error:
+                    if text in self._found:  # else it was deleted meanwhile
+                        log.warning("%s: its policies are not enforced: %s", text, error)
+                        self._unchecked[text] = None
+                await share.rest()
+            await trio.sleep(interval_s)
 
 
 class _Share:

@@ -11,9 +11,26 @@ from typing import TYPE_CHECKING
 from geminga.broker.topic.backlog_quota import EVICT
 
 if TYPE_CHECKING:
+    from geminga.broker.policies.policies import EffectivePolicies
     from geminga.broker.topic.topic import Topic
+    from geminga.events.recording import Record
+    from geminga.managed_ledger.unopened import UnopenedLedger
 
 log = logging.getLogger("geminga.broker")
+
+
+def takes_from(topic: UnopenedLedger, policies: EffectivePolicies) -> bool:
+    """Whether these checks may ever take messages from a topic that stays without clients. Without retention
+    there is nothing to take in time: what all subscriptions have consumed goes when the topic is used.
+    """
+    retention, size, age = policies.retention, policies.quota_size, policies.quota_age
+    if topic.entries and (retention.time_minutes > 0 or retention.size_mb > 0):
+        return True
+    # The other quotas only send producers away.
+    evicts = (size.policy == EVICT and size.limit_size >= 0) or (age.policy == EVICT and age.limit_time > 0)
+    return (evicts or policies.message_ttl_s > 0) and any(
+        cursor.backlog_entries and not cursor.is_system for cursor in topic.cursors
+    )
 
 
 async def trim(topic: Topic) -> None:
@@ -30,15 +47,21 @@ async def expire(topic: Topic) -> None:
             await topic.expire_older(subscription, ttl_s, from_due_time=from_due_time)
 
 
-async def enforce_quotas(topic: Topic) -> None:
-    """Enforce the backlog quotas: disconnect producers, or evict. StorageError."""
+async def enforce_quotas(topic: Topic, *, record: Record) -> None:
+    """Enforce the backlog quotas: disconnect producers, or evict and tell it once. StorageError."""
     # Periodically, as in Pulsar, and not for each message: a backlog may exceed its quota by what arrives in
     # one interval.
     found = await topic.quotas.exceeded(topic.policies)
     if found is None:
         return
     if found.quota.policy == EVICT:
-        await topic.quotas.evict(topic.policies, found)
+        before = topic.quotas.evicted_entries
+        try:
+            await topic.quotas.evict(topic.policies, found)
+        finally:
+            if evicted := topic.quotas.evicted_entries - before:
+                counts = {"entries": evicted}
+                record("backlog-evicted", topic=str(topic.name), text=found.kind, counts=counts)
     elif len(topic.producers):
         # They reconnect at once. Whether they are refused or held is decided there (`check_producer`), so
         # that producers that come later meet the same rule.

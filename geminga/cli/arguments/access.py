@@ -59,11 +59,11 @@ def reading_advice(error: BaseException | None) -> list[str]:
     return [_owner_line(path, "this command"), f"Run it as user {os.stat(path).st_uid} or as root."]
 
 
-def _owner_line(path: str, reader: str) -> str:
+def _owner_line(path: str, program: str) -> str:
     status = os.stat(path)
     return (
         f"{path} belongs to user {status.st_uid}, group {status.st_gid} (mode "
-        f"{stat.S_IMODE(status.st_mode):o}); {reader} runs as user {os.geteuid()}, group {os.getegid()}."
+        f"{stat.S_IMODE(status.st_mode):o}); {program} runs as user {os.geteuid()}, group {os.getegid()}."
     )
 
 

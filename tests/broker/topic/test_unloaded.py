@@ -9,12 +9,16 @@ import pytest
 import trio
 
 from geminga.broker.operator.statistics import StatisticsOperator
+from geminga.broker.policies.policies import EffectivePolicies
+from geminga.broker.policies.values import BacklogQuota, Retention
 from geminga.broker.subscription.unread_delays import READ_ENTRIES_MAX, read_delays
 from geminga.broker.topic import unloaded
+from geminga.broker.topic.backlog_quota import EVICT
 from geminga.names import TopicName
 from tests.broker.topics_rig import TOPIC, open_topics, publish, subscription_of
 
 HOUR_S = 3600
+EVICTING = BacklogQuota(1, -1, EVICT)
 
 
 async def no_rest() -> None:
@@ -83,3 +87,43 @@ async def test_a_topic_is_told_once_while_its_backlog_goes(autojump_clock) -> No
                 told.append(found.name)
                 await topic.subscription("s").clear_backlog()
         assert sorted(told) == sorted([str(TOPIC), str(other)])
+
+
+async def test_the_checks_reach_topics_that_nobody_has_loaded(autojump_clock) -> None:
+    """The TTL after a restart, a quota that is set later; and no others are loaded or looked at again."""
+    empty = TopicName.parse(f"{TOPIC}-empty")
+    async with open_topics() as rig:
+        await subscription_of(rig)
+        await publish(rig, 3)
+        await rig.topics.get(empty, create=True)
+        rig = await rig.restart()
+        rig.nursery.start_soon(rig.topics.unloaded_topics.run)
+        rig.nursery.start_soon(rig.topics.load_for_checks, lambda: True)
+        looks = 0
+        policies = rig.rooms.policies
+        effective = policies.effective
+
+        def counted(topic: TopicName) -> EffectivePolicies:
+            nonlocal looks
+            looks += 1
+            return effective(topic)
+
+        policies.effective = counted
+        await trio.sleep(HOUR_S)
+        assert (list(rig.topics.loaded), looks) == ([], 1)
+
+        for change in (EffectivePolicies(message_ttl_s=60), EffectivePolicies(quota_size=EVICTING)):
+            await policies.change_defaults(change)
+            await trio.sleep(HOUR_S)
+            assert list(rig.topics.loaded) == [str(TOPIC)]
+            assert (await rig.topics.get(TOPIC, create=False)).subscription("s").backlog() == 0
+            await rig.topics.unload(TOPIC)
+            await trio.sleep(HOUR_S)
+            assert not rig.topics.loaded
+            await policies.change_defaults(EffectivePolicies())
+            await publish(rig, 3)
+            await rig.topics.unload(TOPIC)
+
+        await policies.change_defaults(EffectivePolicies(retention=Retention(60, -1)))
+        await trio.sleep(HOUR_S)
+        assert list(rig.topics.loaded) == [str(TOPIC)]

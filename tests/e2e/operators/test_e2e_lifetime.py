@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pulsar
@@ -129,6 +130,21 @@ def test_eviction_leaves_nine_tenths_of_the_quota(started: Started, topic: str) 
     assert started.admin.post(f"{path}/backlogQuota", quota).status == 204
     eventually(lambda: started.admin.backlog(topic, "s") < 35)
     assert 14 <= started.admin.backlog(topic, "s") <= 17
+
+
+def test_a_quota_reaches_a_topic_that_nobody_has_used_since_the_restart(tmp_path: Path) -> None:
+    topic = "persistent://public/default/left"
+    with BrokerProcess(tmp_path / "data", settings=SETTINGS) as process:
+        before = Started(process)
+        fill(before, topic)
+        before.client.close()
+    with BrokerProcess(tmp_path / "data", settings=SETTINGS) as process:
+        admin = Admin(process.endpoints.web_url)
+        quota = {"limitSize": 1, "policy": "consumer_backlog_eviction"}
+        assert admin.post("/admin/v2/namespaces/public/default/backlogQuota", quota).status == 204
+        [event] = eventually(lambda: admin.get("/geminga/events?kind=backlog-evicted").json())
+        told = (event["topic"], event["text"], event["counts"])
+        assert told == (topic, "destination_storage", {"entries": 35})
 
 
 def test_a_topic_that_nobody_uses_is_gone_and_comes_back_empty(started: Started, topic: str) -> None:
