@@ -322,6 +322,14 @@ class SubscriptionDelays:
             start = stop
         return held
 
+    def keep_timed(self, entries: Sequence[Entry]) -> None:
+        """As `hold_back`, for no consumer: those that are due wait in the index for the first one."""
+        held = self.hold_back(entries)
+        if self.policy.active and self.tracker is not None:
+            for entry in entries:
+                if entry.position not in held:
+                    self.tracker.add_due(entry.position, self.due_ms(entry))
+
     @property
     def is_complete(self) -> bool:
         """Whether the tracker contains all that was read and has to wait: nothing was left out for want of
@@ -354,6 +362,10 @@ class SubscriptionDelays:
 
     def has_due(self) -> bool:
         return self.tracker is not None and self.tracker.has_due()
+
+    def awaits_due(self) -> bool:
+        """Whether something is due that has to be loaded first."""
+        return self.tracker is not None and self.tracker.awaits_due()
 
     def holds(self, position: tuple[int, int]) -> bool:
         return self.tracker is not None and self.tracker.contains(position)

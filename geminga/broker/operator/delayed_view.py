@@ -190,6 +190,7 @@ class DelayedOperator:
 
     async def why(self, topic: TopicName, subscription: str, position: Position) -> WhyNotDelivered:
         looked = await self._holder(topic, subscription, position.ledger_id)
+        await looked.open()
         return await self._why(looked.subscription, position)
 
     async def _why(self, found: Subscription, position: Position) -> WhyNotDelivered:
@@ -208,15 +209,13 @@ class DelayedOperator:
             if position in books.redelivery:
                 text = f"{message} goes out as soon as a consumer takes more: {capacity(found)}"
                 return WhyNotDelivered(reason="to-be-sent-again", text=text)
-        if found.delayed.holds(position):
-            return await self._why_delayed(found, position)
+        due_ms = await _due_ms(found, position)
+        if found.delayed.holds(position) or (due_ms and holds_back(found)):
+            return self._why_delayed(found, message, due_ms)
         text = f"{message} has not been read yet: {capacity(found)}"
         return WhyNotDelivered(reason="not-read-yet", text=text)
 
-    async def _why_delayed(self, found: Subscription, position: Position) -> WhyNotDelivered:
-        message = f"{position.ledger_id}:{position.entry_id}"
-        entries = await found.topic.ledger.read_positions([position])
-        due_ms = due_ms_of(found, entries[0]) if entries else None
+    def _why_delayed(self, found: Subscription, message: str, due_ms: int | None) -> WhyNotDelivered:
         now_ms = found.clock.now_ms()
         if due_ms is None or due_ms <= now_ms:
             text = f"{message} is due, and goes out as soon as a consumer takes more: {capacity(found)}"
@@ -295,14 +294,12 @@ class DelayedOperator:
         return CancelResult(cancelled=len(waiting), not_cancelled=others)
 
     async def _waits_unread(self, found: Subscription, position: Position) -> bool:
-        """Whether a message that no index knows is not due yet: no consumer has connected to have it read,
-        or the message is about to be read.
+        """Whether a message that no index knows has a time, due or not: no consumer has connected to have it
+        read, or the message is about to be read.
         """
         if not holds_back(found) or found.delayed.is_settled(position):
             return False
-        entries = await found.topic.ledger.read_positions([position])
-        due_ms = due_ms_of(found, entries[0]) if entries else None
-        return due_ms is not None and due_ms > found.clock.now_ms()
+        return bool(await _due_ms(found, position))
 
     async def reschedule(
         self, topic: TopicName, subscription: str, position: Position, due_ms: int | None
@@ -365,6 +362,12 @@ async def _by_turns(positions: Sequence[Position]) -> AsyncGenerator[Position, N
         yield position
         if number % PLACES_PER_TURN == 0:
             await trio.lowlevel.checkpoint()
+
+
+async def _due_ms(found: Subscription, position: Position) -> int | None:
+    """0: it has no time. None: it cannot be read, or is gone."""
+    entries = await found.topic.ledger.read_positions([position])
+    return due_ms_of(found, entries[0]) if entries else None
 
 
 def _holder_among(found: Sequence[Looked], ledger_id: int) -> Looked:

@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+import trio
+
 from geminga.limits import MIB
 from geminga.managed_ledger.chain.entry import Entry
 from geminga.position import Position
@@ -18,16 +20,20 @@ from geminga.wire.message_metadata import peek_or_none
 from geminga.wire.stored_entry import may_be_delayed
 
 if TYPE_CHECKING:
+    from geminga.broker.delays.subscription_delays import SubscriptionDelays
     from geminga.broker.subscription.subscription import Subscription
 
 READ_ENTRIES_MAX: Final = 200
 READ_BYTES_MAX: Final = MIB
+LOOK_AGAIN_S: Final = 0.01
+LOOKS_MAX: Final = 500
+"""A bucket that cannot be read meanwhile is not waited for."""
 
 
 async def read_delays(subscription: Subscription, rest: Callable[[], Awaitable[None]]) -> bool:
-    """Bring what waits for its time into the index. False: it ended early, since a consumer came, which reads
-    it as well, or a seek, or the end. `rest` is awaited between two reads. StorageError: an entry cannot be
-    read.
+    """Bring what has a time into the index, due or not. False: it ended early, since a consumer came, which
+    reads it as well, or a seek, or the end. `rest` is awaited between two reads. StorageError: an entry
+    cannot be read.
     """
     delayed, cursor, ledger = subscription.delayed, subscription.cursor, subscription.topic.ledger
     if subscription.consumers.ignores_delays or not delayed.policy.active or not cursor.durable:
@@ -39,6 +45,7 @@ async def read_delays(subscription: Subscription, rest: Callable[[], Awaitable[N
     if delayed.buckets is not None:
         # Until then the ledgers that buckets speak of are passed over.
         await delayed.buckets.recovered()
+        await _pass_delivered(delayed)
     clears = delayed.clears
     position = cursor.next_unacknowledged(cursor.mark_delete)
     # What is published meanwhile is read as well, or a shared index has been told of it.
@@ -59,11 +66,21 @@ async def read_delays(subscription: Subscription, rest: Callable[[], Awaitable[N
         if delayed.clears != clears or len(subscription.consumers) or subscription.has_ended:
             return False
         if timed:
-            delayed.hold_back(
+            delayed.keep_timed(
                 [e for e in timed if not (delayed.is_settled(e.position) or delayed.holds(e.position))]
             )
     delayed.was_read(ledger.last_confirmed)
     return True
+
+
+async def _pass_delivered(delayed: SubscriptionDelays) -> None:
+    """Have the index let go of rows of what was delivered before the start: they are in the buckets still,
+    the first ones of what is due, and how many of the rest wait could only be estimated.
+    """
+    for _ in range(LOOKS_MAX):
+        if delayed.has_due() or not delayed.awaits_due():
+            return
+        await trio.sleep(LOOK_AGAIN_S)
 
 
 def _is_timed(entry: Entry) -> bool:

@@ -47,7 +47,7 @@ class DueReader:
         # Without times and order, which a view that takes nothing for so long has lost anyway: two bytes
         # instead of 16.
         self.behind = Membership()
-        """Due, but its batch is gone."""
+        """Due, but its batch is gone, or it was due when it was read from the backlog."""
         self._behind_ms = 0
         """When the last of these was due, which is all that is known of their times."""
         # Computed once for a batch, as a batch is read in many small reads.
@@ -170,6 +170,11 @@ class DueReader:
             # Counted as due when the last of them was: a little less late than they are, and never early.
             self.given_ms.append(np.full(len(taken), self._behind_ms, np.int64))
         return np.array([code_of(*place) for place in taken], np.int64)
+
+    def add(self, ledger_id: int, entry_id: int, due_ms: int) -> None:
+        """One that is due and in no batch."""
+        self._behind_ms = max(self._behind_ms, due_ms) if self.behind.count else due_ms
+        self.behind.add(ledger_id, entry_id)
 
     def fall_behind(self, batch: DueBatch) -> None:
         """The index lets go of this batch, its oldest: keep only which positions are left of it."""

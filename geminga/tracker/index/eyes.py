@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from geminga.tracker.format.rows import Integers, Rows, code_of
+from geminga.tracker.format.stored_bucket import StoredBucket
 from geminga.tracker.index.due_rows import codes_of, keep_only, members_of
 from geminga.tracker.index.index import DelayedIndex
 from geminga.tracker.index.sources import Bucket
@@ -36,78 +37,118 @@ class Due(NamedTuple):
 
 
 def due_now(view: View) -> Generator[int, None, Due]:
-    """How many of those that wait in a view are due by now and not taken, and the time of the earliest.
-
-    Both are exact as far as single rows go; of a packed or stored segment of which a part is due, or passed,
-    the likely share counts, and the earliest time is that of its first row, wanted or not. A tracker may name
-    an earlier time, of what was given another.
+    """How many of those that wait in a view are due by now and not taken, as `overdue`, and the time of the
+    earliest: of a packed or stored segment that of its first row, wanted or not. A tracker may name an
+    earlier time, of what was given another.
     """
     if not len(view):
         return Due(0, None)
-    now_ms = view.index.now_ms()
-    limit_ms = view.reader.limit_ms()
-    times_ms = [now_ms] if view.due.behind.count else []
+    times_ms = [view.index.now_ms()] if view.due.behind.count else []
     times_ms += [int(rows.times_ms.min()) for rows in view.due.rows()]
-    exact = view.due.count
-    # Due rows too are compared with the clock: another view may have been given them early.
-    exact_due = view.due.behind.count + sum(_due_by(rows, limit_ms) for rows in view.due.rows())
     for looked, rows in live_rows(view):
         yield looked
         if rows.length:
-            exact += rows.length
-            exact_due += _due_by(rows, limit_ms)
             times_ms.append(int(rows.times_ms.min()))
-    in_segments, due, looked = 0, 0.0, 0
     for bucket in buckets_of(view.index):
         if bucket.next_segment < bucket.segments:
             times_ms.append(int(bucket.min_ms[bucket.next_segment]))
-        for first_ms, last_ms, counts in columns_of(bucket):
-            in_segments += int(counts.sum())
-            due += _share_due(first_ms, last_ms, counts, limit_ms)
-            looked += len(counts) + COLUMNS_COST
-            if looked >= SLICE_ROWS_MAX:
-                yield looked
-                looked = 0
-    # What single rows do not explain is in segments; decoding those for a number is what this avoids.
-    left = max(len(view) - exact, 0)
-    positions = exact_due + (round(left * due / in_segments) if in_segments else 0)
+    positions = yield from _overdue(view)
     return Due(positions, min(times_ms, default=None))
 
 
 def overdue(view: View) -> int:
-    """About how many of those that wait in a view are due by now and not taken. Without slices, for
-    statistics of many topics: as long as nothing is due but what was brought out, it looks at the first time
-    of each part; else at the times of rows in memory, and of segments.
+    """How many of those that wait in a view are due by now and not taken. Without slices, for statistics of
+    many topics: as long as nothing is due but what was brought out, it looks at the first time of each part.
 
-    Exact if all rows of the index are wanted by the view, and but for a segment of which a part is due.
+    Exact as far as single rows go, while at most `SLICE_ROWS_MAX` of them have to be looked at; of more, an
+    even sample is. Packed and stored segments are not decoded for a number: see `_of_bucket`.
     """
+    look = _overdue(view)
+    while True:
+        try:
+            next(look)
+        except StopIteration as end:
+            found: int = end.value
+            return found
+
+
+def _overdue(view: View) -> Generator[int, None, int]:
     if not len(view):
         return 0
     limit_ms = view.reader.limit_ms()
     positions = view.due.count_by(limit_ms)
     left = len(view) - view.due.count
     index = view.index
-    stored = [bucket for _, bucket in index.buckets.items() if bucket.has_more()]
     # Segments that are to be loaded are not in the queue.
-    if left <= 0 or (
-        index.earliest_ms() > limit_ms and all(bucket.head_ms() > limit_ms for bucket in stored)
-    ):
+    stored = [
+        (key, one) for key, one in index.buckets.items() if one.has_more() and one.head_ms() <= limit_ms
+    ]
+    if left <= 0 or (not stored and index.earliest_ms() > limit_ms):
         return positions
-    parts = [index.feed.shared, *index.feed.tails]
-    columns = [part.column for part in parts if len(part.column)]
-    runs = [run for part in parts for run in part.runs if run.has_more() and not run.is_stale]
-    runs += [run for frozen in index.buckets.frozen() for run in frozen.runs() if run.has_more()]
-    buckets = [*packs_of(index), *stored]
-    rows, due = sum(map(len, columns)), float(sum(column.count_by(limit_ms) for column in columns))
-    single = [run.rest() for run in runs] + [one for bucket in buckets for one in bucket.rows_brought_out()]
-    rows += sum(one.length for one in single)
-    due += sum(_due_by(one, limit_ms) for one in single)
-    for bucket in buckets:
-        for first_ms, last_ms, counts in columns_of(bucket):
-            rows += int(counts.sum())
-            due += _share_due(first_ms, last_ms, counts, limit_ms)
-    # Rows may be dead, or passed by this view: the same share of all rows is.
-    return positions + (round(left * min(due / rows, 1)) if rows else 0)
+    packs = [pack for pack in packs_of(index) if pack.has_more() and pack.head_ms() <= limit_ms]
+    single = _single_rows(index) + [rows for pack in packs for rows in pack.rows_brought_out()]
+    single = [rows.where(rows.times_ms <= limit_ms) for rows in single]
+    at_hand = [rows for _, bucket in stored for rows in bucket.rows_brought_out()]
+    step = -(-sum(rows.length for rows in single + at_hand) // SLICE_ROWS_MAX) or 1
+    seen: set[int] = set()
+    due = float(sum(_live(view, rows, step, seen).length * step for rows in single))
+    yield SLICE_ROWS_MAX
+    if packs:
+        due += min(left / max(_rows_of(index), 1), 1) * sum(_due_in(pack, limit_ms)[1] for pack in packs)
+    looked = 0
+    for key, bucket in stored:
+        due += _of_bucket(view, key, bucket, limit_ms, step, seen)
+        looked += bucket.segments + COLUMNS_COST
+        if looked >= SLICE_ROWS_MAX:
+            yield looked
+            looked = 0
+    return positions + min(round(due), left)
+
+
+def _of_bucket(
+    view: View, stored: StoredBucket, bucket: Bucket, limit_ms: int, step: int, seen: set[int]
+) -> float:
+    """What of a bucket on the bookie is due and wanted: rows at hand, and of its segments the likely number.
+
+    Membership says exactly how many of all rows are wanted, so how many are dead. Of the due ones those are
+    taken to be the same share as of the due rows at hand; without such rows as many as can be, since what was
+    delivered before a start was due.
+    """
+    span = stored.first_code, stored.last_code
+    wanted = view.index.members.count_between(*span) - view.reader.passed.count_between(*span)
+    found = rows_due = 0
+    for rows in bucket.rows_brought_out():
+        live = _live(view, rows, step, seen)
+        wanted -= live.length * step
+        found += _due_by(live, limit_ms) * step
+        rows_due += _due_by(rows, limit_ms)
+    rows_left, due = _due_in(bucket, limit_ms)
+    wanted = max(wanted, 0)
+    least, most = max(wanted - (rows_left - due), 0), min(wanted, due)
+    likely = due * found / rows_due if rows_due else least
+    return found + min(max(likely, least), most)
+
+
+def _due_in(bucket: Bucket, limit_ms: int) -> tuple[int, float]:
+    """Rows in segments that were not brought out, and how many of them are due, dead ones included."""
+    rows, due = 0, 0.0
+    for first_ms, last_ms, counts in columns_of(bucket):
+        rows += int(counts.sum())
+        due += _share_due(first_ms, last_ms, counts, limit_ms)
+    return rows, due
+
+
+def _rows_of(index: DelayedIndex) -> int:
+    """All of them, dead ones included."""
+    in_buckets = sum(one.rows_at_hand + sum(one.counts[one.next_segment :]) for one in buckets_of(index))
+    return sum(rows.length for rows in _single_rows(index)) + in_buckets
+
+
+def _live(view: View, rows: Rows, step: int, seen: set[int]) -> Rows:
+    """Of every `step`-th row those that are wanted."""
+    wanted = _wanted(view, Rows(rows.times_ms[::step], rows.codes[::step]))
+    overrides = view.index.overrides
+    return _with_their_times(wanted, overrides, seen) if overrides and wanted.length else wanted
 
 
 def _share_due(first_ms: Integers, last_ms: Integers, counts: Integers, limit_ms: int) -> float:
@@ -124,13 +165,7 @@ def live_rows(view: View, more: Iterable[Rows] = ()) -> Iterator[tuple[int, Rows
     how many rows were looked at for each.
     """
     index = view.index
-    parts = [index.feed.shared, *index.feed.tails]
-    rows = [part.unsorted_rows() for part in parts if len(part.column)]
-    # Lists taken at once: between two slices the index may change under an iterator.
-    rows += [run.rest() for part in parts for run in part.runs if run.has_more() and not run.is_stale]
-    rows += [
-        source.rest() for frozen in index.buckets.frozen() for source in frozen.runs() if source.has_more()
-    ]
+    rows = _single_rows(index)
     rows += [run for bucket in buckets_of(index) for run in bucket.rows_brought_out()]
     rows += more
     seen: set[int] = set()
@@ -141,6 +176,15 @@ def live_rows(view: View, more: Iterable[Rows] = ()) -> Iterator[tuple[int, Rows
             # the first.
             wanted = _with_their_times(wanted, index.overrides, seen)
         yield part.length, wanted
+
+
+def _single_rows(index: DelayedIndex) -> list[Rows]:
+    """Of the index's growing parts, and of what is cut off them to be written, dead ones included."""
+    parts = [index.feed.shared, *index.feed.tails]
+    rows = [part.unsorted_rows() for part in parts if len(part.column)]
+    # Lists taken at once: between two slices the index may change under an iterator.
+    rows += [run.rest() for part in parts for run in part.runs if run.has_more() and not run.is_stale]
+    return rows + [run.rest() for frozen in index.buckets.frozen() for run in frozen.runs() if run.has_more()]
 
 
 def in_parts(many: Iterable[Rows]) -> Iterator[Rows]:

@@ -93,6 +93,12 @@ class Reader:
     def set_plain(self, is_plain: bool) -> None:
         self.is_plain = is_plain
 
+    def add_due(self, ledger_id: int, entry_id: int, due_ms: int) -> None:
+        """A position that is not tracked here, and due."""
+        self.due.add(ledger_id, entry_id, due_ms)
+        # An add may meet it now.
+        self.is_plain = False
+
     def added(self) -> None:
         """Its subscription has added a position, perhaps behind the end of the topic."""
         self.reads_behind = self._is_shared

@@ -138,6 +138,10 @@ class View:
         self.index.feed.add_many(ledger_id, entry_ids, times_ms, earliest_ms)
         return ()
 
+    def add_due(self, position: tuple[int, int], due_ms: int) -> None:
+        """Keep one that `add` has refused, as nobody takes it now: it is due, and counts as that."""
+        self.reader.add_due(*position, due_ms)
+
     def saw_undelayed(self, position: Position) -> None:
         """An entry without a delivery time came by, so not all of them have the same delay."""
         # Pulsar offers its tracker -1 for such entries, for the same end.
@@ -207,6 +211,11 @@ class View:
     def has_due(self) -> bool:
         """Whether `take_due` would return anything now."""
         return self.due.behind.count > 0 or self._has_row(self.reader.limit_ms())
+
+    def awaits_due(self) -> bool:
+        """Whether a bucket has to load what is due, or may be: its rows may be dead."""
+        limit_ms, buckets = self.reader.limit_ms(), self.index.buckets.items()
+        return any(b.has_more() and not b.is_ready() and b.head_ms() <= limit_ms for _, b in buckets)
 
     def _has_row(self, limit_ms: int) -> bool:
         """Whether the row that is read next is due; it is brought out of the index if need be."""

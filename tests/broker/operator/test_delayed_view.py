@@ -292,13 +292,19 @@ async def test_messages_that_nobody_has_read_are_cancelled_too(
     async with dispatch_rig() as rig:
         await rig.index(strict=True, tick_ms=16)
         subscription = await rig.subscription()
-        positions = await publish(rig, [0, 5000, 5000])
-        result = await operator(rig).cancel(TOPIC, "s", [positions[0], positions[1]])
+        positions = await publish(rig, [0, 5000, 5000, 5000])
+        view = operator(rig)
+        result = await view.cancel(TOPIC, "s", [positions[0], positions[1]])
         assert result.cancelled == 1
         assert "has not been read yet: no consumer is connected" in result.not_cancelled[0].why
+        assert (await view.why(TOPIC, "s", positions[2])).reason == "delayed"
+        await trio.sleep(6)
+        why = await view.why(TOPIC, "s", positions[2])
+        assert (why.reason, "is due, and goes out" in why.text) == ("due", True)
+        assert (await view.cancel(TOPIC, "s", [positions[2]])).cancelled == 1
         client = rig.join(subscription, SHARED)
         await trio.sleep(6)
-        assert client.positions == [positions[0], positions[2]]
+        assert client.positions == [positions[0], positions[3]]
 
 
 async def test_looking_at_an_exclusive_subscription_holds_nothing_back_for_it(

@@ -6,6 +6,7 @@ import pytest
 import trio
 
 from geminga.broker.delays.settings import DelaySettings
+from geminga.broker.subscription.statistics import statistics_of
 from geminga.broker.subscription.unread_delays import READ_ENTRIES_MAX, read_delays
 from tests.broker.topics_rig import TOPIC, open_topics, publish, subscription_of
 
@@ -29,14 +30,15 @@ async def test_what_waits_is_in_the_index_and_nothing_is_delivered(autojump_cloc
         assert subscription.delayed.unread_entries() == 2 * READ_ENTRIES_MAX + 57
         before = subscription.cursor.read_position
         await read_delays(subscription, no_rest)
-        assert len(subscription.delayed) == 2 * READ_ENTRIES_MAX
+        assert len(subscription.delayed) == 2 * READ_ENTRIES_MAX + 7
+        assert statistics_of(subscription).msg_overdue == 7
         assert subscription.delayed.unread_entries() == 0
         assert subscription.cursor.read_position == before
         assert subscription.backlog() == 2 * READ_ENTRIES_MAX + 57
         # Once more adds nothing. A shared index is told of what comes later, one of its own is not.
         await read_delays(subscription, no_rest)
         await publish(rig, 5, delay_s=HOUR_S)
-        assert len(subscription.delayed) == 2 * READ_ENTRIES_MAX + 5 * is_shared
+        assert len(subscription.delayed) == 2 * READ_ENTRIES_MAX + 7 + 5 * is_shared
         assert subscription.delayed.unread_entries() == 5 * (not is_shared)
 
 

@@ -8,9 +8,12 @@ from collections.abc import Generator
 from dataclasses import replace
 from typing import Any
 
+import pytest
+from pyroaring import BitMap
+
 from geminga.position import Position
 from geminga.tracker.format.bucket_format import decode_directory, decode_segment, encode_bucket
-from geminga.tracker.format.rows import Rows
+from geminga.tracker.format.rows import Rows, from_columns
 from geminga.tracker.format.stored_bucket import StoredBucket
 from geminga.tracker.index import eyes
 from geminga.tracker.index.histogram import DueClass, Histogram
@@ -202,7 +205,7 @@ def test_overdue_is_told_from_not_yet_due_wherever_the_rows_are() -> None:
     view.pass_positions(gone)
     for position in gone:
         del times_ms[position]
-    assert off_by() <= 3
+    assert off_by() == 0
     add(2, 20_000, 1600, 5000)
     index.feed.freeze_all()
     for piece in frozen:
@@ -212,6 +215,44 @@ def test_overdue_is_told_from_not_yet_due_wherever_the_rows_are() -> None:
     for clock.ms in (1590, 2000, 3333, 4999, 9000):
         assert off_by() <= 0.01 * len(times_ms)
     assert eyes.overdue(view) == len(times_ms) == len(view)
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_what_was_delivered_before_a_start_is_not_overdue(is_shared: bool) -> None:
+    """Its rows are in the bucket still. Loaded, they are passed over; before, as many as can be are due."""
+    clock = HandClock()
+    index = DelayedIndex(clock, replace(EXACT, is_shared=is_shared))
+    chance = random.Random(5)
+    times_ms = [chance.randrange(1, 10_000) for _ in range(5000)]
+    made = from_columns(times_ms, [1 << 32 | n for n in range(5000)])
+    encoded = encode_bucket(1, 1, made.sorted(), 1000, 50)
+    stored = StoredBucket(1002, decode_directory(encoded.directory), 1)
+    clock.ms = 4000
+    gone = BitMap([n for n, at_ms in enumerate(times_ms) if at_ms <= 3000 or 7000 < at_ms <= 7100])
+    view = View(index, acknowledged_in=lambda ledger_id, first, end: gone & BitMap(range(first, end)))
+    index.recovered(stored, {1: BitMap(range(5000)) - (BitMap() if is_shared else gone)})
+    left = [at_ms for n, at_ms in enumerate(times_ms) if n not in gone]
+    true = sum(at_ms <= 4000 for at_ms in left)
+    assert abs(eyes.overdue(view) - true) < 80, "but for those of later times that are gone"
+
+    def load() -> None:
+        for _, number in index.wanted(clock.ms):
+            index.segment_loaded(stored, number, encoded.segments[number])
+
+    loads = 0
+    while not view.has_due():
+        assert view.awaits_due()
+        load()
+        loads += 1
+    assert loads >= 2
+    load()
+    assert abs(eyes.overdue(view) - true) < 20
+    assert slices(eyes.due_now(view))[1].positions == eyes.overdue(view)
+    while index.wanted(clock.ms):
+        take(view, 10_000)
+        load()
+    take(view, 10_000)
+    assert (eyes.overdue(view), len(view)) == (0, len(left) - true)
 
 
 def test_what_another_view_was_given_early_is_not_overdue() -> None:
