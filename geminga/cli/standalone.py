@@ -34,6 +34,7 @@ from geminga.cli.stopping import Stop, stop_signals
 from geminga.config.config import Config, ConfigError
 from geminga.config.file import ConfigFile, Property, parse
 from geminga.config.loading import Loaded, is_container, load
+from geminga.config.memory_budget import BUDGET_MB_MAX, BUDGET_MB_MIN
 from geminga.config.operator_token import NO_OPERATOR_TOKEN, OperatorToken
 from geminga.errors import CorruptData, StorageError
 
@@ -207,7 +208,10 @@ def memory_mb(text: str) -> int:
         raise ConfigError(
             [f"--memory {text}: expected a whole number of M, MB, MiB, G, GB or GiB, such as 192M or 1G"]
         )
-    return int(digits) * (1024 if unit == "G" else 1)
+    found = int(digits) * (1024 if unit == "G" else 1)
+    if not BUDGET_MB_MIN <= found <= BUDGET_MB_MAX:
+        raise ConfigError([f"--memory {text}: expected from {BUDGET_MB_MIN}M to {BUDGET_MB_MAX // 1024}G"])
+    return found
 
 
 def _container_lines(flags: argparse.Namespace) -> Sequence[str]:

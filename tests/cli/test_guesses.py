@@ -80,6 +80,10 @@ def test_names_that_are_not_there(
     assert failed(capfd, "topics", "skip", topic, "-s", "x", "-n", "1").endswith("; it has billing")
     assert failed(capfd, "topics", "list", "public/defualt").endswith("did you mean public/default?")
     assert failed(capfd, "tenants", "get", "pubilc").endswith("did you mean public?")
+    # The common beginning of all names makes none of them near.
+    for words in (("topics", "stats", "zebra"), ("read", "zebra", "--url", web_url)):
+        assert "did you mean" not in failed(capfd, *words)
+    assert "did you mean" not in failed(capfd, "topics", "list", "public/zebra")
     # pulsar-admin says what it always said.
     assert main(["pulsar-admin", "topics", "stats", wrong]) == 1
     assert "did you mean" not in capfd.readouterr().err

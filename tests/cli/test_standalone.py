@@ -242,6 +242,7 @@ def test_an_address_of_another_machine(tmp_path: Path) -> None:
         (["--port", "abc"], "--port abc: brokerServicePort = 'abc' is not allowed"),
         (["--port", "70000"], "from 0 to 65535"),
         (["extra"], "unexpected argument 'extra'"),
+        (["--memory", "1M"], "geminga standalone: --memory 1M: expected from 160M to 1024G\n"),
         (["--set", "x"], "--set x: expected KEY=VALUE"),
         (["-DdelayedDeliveryTickTimeMilis=1"], "Did you mean delayedDeliveryTickTimeMillis?"),
         (["--conf", "/nope/broker.conf"], "/nope/broker.conf"),

@@ -71,7 +71,10 @@ def verb_with(flag: str, asked: str, flags_of: Mapping[str, Collection[str]]) ->
     return found[0] if found else None
 
 
-def name(given: str, known: Collection[str]) -> str:
-    """`; did you mean ...?` for the name of a thing that is not there."""
-    near = difflib.get_close_matches(given, known, n=1, cutoff=0.7)
-    return f"; did you mean {near[0]}?" if near else ""
+def name(given: str, known: Collection[str], *, shared: str = "") -> str:
+    """`; did you mean ...?` for the name of a thing that is not there. What comes behind `shared`, which all
+    begin with, is compared: with a long one every name would come near.
+    """
+    ends = [other.removeprefix(shared) for other in known if other.startswith(shared)]
+    near = difflib.get_close_matches(given.removeprefix(shared), ends, n=1, cutoff=0.7)
+    return f"; did you mean {shared}{near[0]}?" if near else ""

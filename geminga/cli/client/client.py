@@ -64,12 +64,11 @@ class Client:
 
     async def _hint(self, topic: str) -> str:
         """Which topic was probably meant by one that does not exist."""
-        import difflib
+        from geminga.cli.arguments import guesses
 
         name = TopicName.parse(topic)
         known = {_PARTITION.sub("", known) for known in await self.topics(str(name.namespace))}
-        near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.7)
-        return f"; did you mean {near[0]}?" if near else ""
+        return guesses.name(str(name), known, shared=str(name).removesuffix(name.local))
 
     async def owner(self, topic: str) -> Connection:
         """A connection to the broker that serves the topic."""

@@ -50,14 +50,16 @@ def _of_topic(admin: Admin, topic: TopicName, subscription: Any) -> str:
     if isinstance(subscription, str) and str(topic) in known:
         there: Sequence[str] = admin.call("GET", f"{base}/{quoted(topic.local)}/subscriptions")
         return guesses.name(subscription, there) or f"; it has {', '.join(sorted(there)) or 'none'}"
-    return "" if str(topic) in known else guesses.name(str(topic), known)
+    shared = str(topic).removesuffix(topic.local)
+    return "" if str(topic) in known else guesses.name(str(topic), known, shared=shared)
 
 
 def _of_namespace(admin: Admin, namespace: NamespaceName) -> str:
     tenants = admin.call("GET", "/admin/v2/tenants")
     if namespace.tenant not in tenants:
         return guesses.name(namespace.tenant, tenants)
-    return guesses.name(str(namespace), admin.call("GET", f"/admin/v2/namespaces/{quoted(namespace.tenant)}"))
+    known = admin.call("GET", f"/admin/v2/namespaces/{quoted(namespace.tenant)}")
+    return guesses.name(str(namespace), known, shared=f"{namespace.tenant}/")
 
 
 def _of_setting(admin: Admin, given: str) -> str:
