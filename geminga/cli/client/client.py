@@ -64,11 +64,15 @@ class Client:
 
     async def _hint(self, topic: str) -> str:
         """Which topic was probably meant by one that does not exist."""
-        from geminga.cli.arguments import guesses
+        import difflib
 
         name = TopicName.parse(topic)
-        known = {_PARTITION.sub("", known) for known in await self.topics(str(name.namespace))}
-        return guesses.name(str(name), known, shared=str(name).removesuffix(name.local))
+        # Without what all of them share: with it every name would come near.
+        shared = str(name).removesuffix(name.local)
+        topics = await self.topics(str(name.namespace))
+        known = {_PARTITION.sub("", other).removeprefix(shared) for other in topics}
+        near = difflib.get_close_matches(name.local, known, n=1, cutoff=0.7)
+        return f"; did you mean {shared}{near[0]}?" if near else ""
 
     async def owner(self, topic: str) -> Connection:
         """A connection to the broker that serves the topic."""
