@@ -139,6 +139,18 @@ def count_text(number: float) -> str:
     return f"{number:,.0f}"
 
 
+def at_least(number: float, unread: float) -> str:
+    """So many, and perhaps some of the entries that are not read yet: `5`, `5 or more`, `unknown`"""
+    if not unread:
+        return count_text(number)
+    return f"{count_text(number)} or more" if number else "unknown"
+
+
+def messages_text(number: float, unread: float) -> str:
+    """`1 message`, or as `at_least`"""
+    return at_least(number, unread) if unread else counted(number, "message")
+
+
 def counted(number: float, one: str, several: str = "") -> str:
     """`1 topic`, `2,000 topics`"""
     return f"{number:,.0f} {one if number == 1 else several or one + 's'}"

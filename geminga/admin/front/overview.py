@@ -38,6 +38,8 @@ class Namespace(NamedTuple):
     topics: int = 0
     backlog: float = 0
     delayed: float = 0
+    unread: float = 0
+    """Entries that may be delayed, too."""
 
 
 class DelayedRow(NamedTuple):
@@ -54,6 +56,16 @@ class DelayedRow(NamedTuple):
     is_shared: bool
     """Whether the buckets are those of all subscriptions of the topic."""
     reads_again: tuple[int, int] | None
+
+
+class Unserved(NamedTuple):
+    """A backlog without a consumer."""
+
+    entries: int
+    """What is not known to be delayed; how many of these were not read since the start follows the name."""
+    topic: str
+    subscription: str
+    unread: int
 
 
 class Buckets(NamedTuple):
@@ -109,7 +121,7 @@ class Overview(NamedTuple):
     topics: int
     """Topics on disk..."""
     topics_loaded: int
-    """...those that clients have used since the start..."""
+    """...those that are loaded..."""
     topics_unread: int
     """...and those of which nothing is known yet, as the broker has just started."""
     unread_entries: int
@@ -127,8 +139,8 @@ class Overview(NamedTuple):
     delayed_subscriptions: int
     due: DueTimes | None
     """None: no message is delayed."""
-    unserved: list[tuple[int, str, str]]
-    """(entries, topic, subscription) of the largest backlogs without a consumer..."""
+    unserved: list[Unserved]
+    """The largest backlogs without a consumer..."""
     unserved_subscriptions: int
     """...and how many there are."""
     kept: Kept
@@ -148,7 +160,7 @@ class _Found:
         self.delayed: list[tuple[int, int, DelayedRow]] = []
         """With what decides which are shown."""
         self.delayed_subscriptions = 0
-        self.unserved: list[tuple[int, str, str]] = []
+        self.unserved: list[Unserved] = []
         self.unserved_subscriptions = 0
         self.lost: list[str] = []
         """Texts about subscriptions whose lost buckets are not rebuilt yet."""
@@ -180,8 +192,10 @@ class _Found:
         name = f"{tenant}/{namespace}"
         before = self.namespaces.get(name)
         if before is not None or len(self.namespaces) < NAMESPACES_MAX:
-            topics, backlog, delayed = before or Namespace()
-            self.namespaces[name] = Namespace(topics + 1, backlog + row.backlog, delayed + row.delayed)
+            topics, backlog, delayed, unread = before or Namespace()
+            self.namespaces[name] = Namespace(
+                topics + 1, backlog + row.backlog, delayed + row.delayed, unread + row.unread
+            )
 
     def _add_subscription(self, topic: TopicStatistics, subscription: SubscriptionStatistics) -> None:
         name, own = subscription.name, subscription.delayed_buckets
@@ -218,7 +232,8 @@ class _Found:
                 self.delayed = nlargest(DELAYED_MAX, self.delayed, key=_first_two)
         if subscription.msg_backlog_no_delayed and not subscription.consumers:
             self.unserved_subscriptions += 1
-            self.unserved.append((subscription.msg_backlog_no_delayed, topic.name, name))
+            entries, unread = subscription.msg_backlog_no_delayed, subscription.unread_entries
+            self.unserved.append(Unserved(entries, topic.name, name, unread))
             if len(self.unserved) > 50 * NAMED_MAX:
                 self.unserved = nlargest(NAMED_MAX, self.unserved)
         if subscription.blocked_subscription_on_unacked_msgs:
@@ -259,6 +274,7 @@ def _row_of(topic: TopicStatistics) -> TopicRow:
         len(topic.publishers),
         sum(len(subscription.consumers) for subscription in subscriptions),
         topic.storage_size,
+        sum(subscription.unread_entries for subscription in subscriptions),
     )
 
 

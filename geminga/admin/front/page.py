@@ -10,12 +10,14 @@ from geminga import __version__
 from geminga.admin.front.due_picture import due_picture
 from geminga.admin.front.markup import (
     Row,
+    at_least,
     bullets,
     bytes_text,
     count_text,
     counted,
     document,
     facts,
+    messages_text,
     note,
     printable,
     rate_text,
@@ -128,7 +130,7 @@ def _facts(found: Overview, *, for_operator: bool) -> str:
         ("messages in", f"{rate_text(totals.rate_in)}/s"),
         ("messages out", f"{rate_text(totals.rate_out)}/s"),
         ("backlog", counted(totals.backlog, "entry", "entries")),
-        ("delayed", counted(totals.delayed, "message")),
+        ("delayed", messages_text(totals.delayed, found.unread_entries)),
         ("not read yet", counted(found.unread_entries, "entry", "entries")),
         ("backlogs without a consumer", count_text(found.unserved_subscriptions)),
         ("stored", bytes_text(totals.storage_bytes)),
@@ -176,7 +178,9 @@ def _topic_row(row: TopicRow, name_html: str) -> Row:
     cells = (
         rate_text(row.rate_in),
         rate_text(row.rate_out),
-        *map(count_text, row[3:8]),
+        count_text(row.backlog),
+        at_least(row.delayed, row.unread),
+        *map(count_text, (row.unacked, row.producers, row.consumers)),
         bytes_text(row.storage_bytes),
     )
     return Row(row.name, name_html, cells)
@@ -231,7 +235,7 @@ def _namespaces(found: Overview) -> str:
         Row(
             name,
             f'<a href="{escape(Query(namespace=name).target())}">{shown(name)}</a>',
-            tuple(map(count_text, figures)),
+            (*map(count_text, figures[:2]), at_least(figures.delayed, figures.unread)),
         )
         for name, figures in named[:NAMESPACES_MAX]
     )
@@ -245,13 +249,20 @@ def _unserved(found: Overview) -> str:
     if not found.unserved:
         return ""
     rows = (
-        Row(f"{topic} {name}", subscription_name(topic, name), (count_text(entries),))
-        for entries, topic, name in found.unserved
+        Row(
+            f"{one.topic} {one.subscription}",
+            subscription_name(one.topic, one.subscription),
+            (count_text(one.entries), count_text(one.unread)),
+        )
+        for one in found.unserved
     )
     left_out = found.unserved_subscriptions - len(found.unserved)
     more = f" {counted(left_out, 'subscription')} with smaller backlogs left out." if left_out else ""
-    text = note(f"Start their consumers, or delete a subscription that nothing reads.{more}")
-    return section("unserved", "Backlogs without a consumer", table(("subscription", "entries"), rows) + text)
+    advice = "Start their consumers, or delete a subscription that nothing reads."
+    if any(one.unread for one in found.unserved):
+        advice = "Entries that are not read yet may be delayed messages that wait for their time."
+    columns = ("subscription", "entries", "not read yet")
+    return section("unserved", "Backlogs without a consumer", table(columns, rows) + note(advice + more))
 
 
 def _kept(kept: Kept) -> str:
@@ -281,7 +292,7 @@ def _delayed(found: Overview) -> str:
         return note("No message is delayed.")
     buckets = found.buckets
     pairs = (
-        ("delayed", counted(found.totals.delayed, "message")),
+        ("delayed", messages_text(found.totals.delayed, found.unread_entries)),
         ("in growing parts", counted(buckets.growing, "message")),
         ("sealed", counted(buckets.sealed, "bucket")),
         ("lost since the load", counted(buckets.lost, "bucket")),

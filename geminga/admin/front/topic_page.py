@@ -10,6 +10,7 @@ from typing import Final
 from geminga import __version__
 from geminga.admin.front.markup import (
     Row,
+    at_least,
     bytes_text,
     count_text,
     counted,
@@ -102,8 +103,8 @@ def _cells(one: SubscriptionLook) -> tuple[str, ...]:
     return (
         "-" if figures.type == "None" else figures.type,
         count_text(figures.msg_backlog),
-        count_text(max(waiting - due, 0)),
-        count_text(due),
+        at_least(max(waiting - due, 0), figures.unread_entries),
+        at_least(due, figures.unread_entries),
         count_text(figures.unacked_messages),
         rate_text(figures.msg_rate_out),
         count_text(len(figures.consumers)),

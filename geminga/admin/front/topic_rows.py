@@ -8,13 +8,14 @@ from heapq import nlargest, nsmallest
 from typing import Final, NamedTuple
 from urllib.parse import urlencode
 
+from geminga.admin.http.router import BadRequest
 from geminga.broker.flow.slices import Pace
 
 ROWS: Final = 20
 ROWS_MAX: Final = 200
 """Rows that one page shows, at most."""
 TOPICS_MAX: Final = 100_000
-"""Topics that are kept for searching and sorting, 72 bytes each; further ones are only counted."""
+"""Topics that are kept for searching and sorting, 80 bytes each; further ones are only counted."""
 SEARCH_CHARS_MAX: Final = 200
 AT_ONCE: Final = 1000
 """Topics that are looked through between two checkpoints: about a millisecond."""
@@ -33,6 +34,8 @@ class TopicRow(NamedTuple):
     producers: float
     consumers: float
     storage_bytes: float
+    unread: float = 0
+    """Entries that were not read since the start: any may be delayed, too."""
 
 
 SORTS: Final = {
@@ -70,13 +73,17 @@ class Query(NamedTuple):
 
 
 def query_of(given: Mapping[str, str]) -> Query:
-    """From a request. What makes no sense is ignored: a person has typed it."""
-    sort, limit = given.get("sort", ""), given.get("limit", "")
+    """From a request. `BadRequest` says what is allowed."""
+    sort, limit = given.get("sort") or "backlog", given.get("limit") or str(ROWS)
+    if sort not in SORTS:
+        raise BadRequest(f"sort: expected one of {', '.join(SORTS)}")
+    if not (limit.isascii() and limit.isdigit() and len(limit) < 9 and 1 <= int(limit) <= ROWS_MAX):
+        raise BadRequest(f"limit: expected a number of rows from 1 to {ROWS_MAX}")
     return Query(
-        sort if sort in SORTS else "backlog",
+        sort,
         given.get("q", "").strip().lower()[:SEARCH_CHARS_MAX],
         given.get("namespace", "").strip()[:SEARCH_CHARS_MAX],
-        min(max(int(limit), 1), ROWS_MAX) if limit.isascii() and limit.isdigit() and len(limit) < 9 else ROWS,
+        int(limit),
     )
 
 

@@ -321,9 +321,8 @@ class Columns:
         yield one("pulsar_broker_topics_count", "Loaded topics", self.topics, **labels)
         text = "Topics on disk, loaded or not"
         yield one("geminga_topics_stored", text, broker.topics_loaded + broker.topics_unloaded)
-        yield one(
-            "geminga_topics_loaded", "Topics that clients have used since the start", broker.topics_loaded
-        )
+        text = "Topics that are loaded: clients use them, or they hold delayed messages, which are counted"
+        yield one("geminga_topics_loaded", text, broker.topics_loaded)
         text = "Topics whose figures this page does not have yet, as the broker has just started"
         yield one("geminga_topics_unread", text, broker.topics_unread)
         for place, family in enumerate(_BROKER_FAMILIES):

@@ -67,6 +67,16 @@ class BeingRead(PeerError):
     http_status = 503
 
 
+PAST_MS_MAX = 10_000
+"""A request takes a while: a time that has passed by so little is not refused."""
+
+
+class InThePast(PeerError):
+    """A message was to be given another time, which has passed."""
+
+    http_status = 400
+
+
 class NotDelayed(PeerError):
     """The message does not wait for its time."""
 
@@ -310,7 +320,10 @@ class DelayedOperator:
         if buckets is None or not found.delayed.holds(position):
             why = await self._why(found, position)
             raise NotDelayed(f"{position} does not wait on {subscription}: {why.text}")
-        when_ms = found.clock.now_ms() if due_ms is None else due_ms
+        now_ms = found.clock.now_ms()
+        if due_ms is not None and due_ms < now_ms - PAST_MS_MAX:
+            raise InThePast(f"{due_ms} is {(now_ms - due_ms) / 1000:.0f} s in the past: expedite it instead")
+        when_ms = now_ms if due_ms is None else due_ms
         await in_slices(buckets.forget_overrides(looked.topic.delays.is_acknowledged_by_all))
         if not await buckets.reschedule(position, when_ms):
             raise NotDelayed(f"{position} does not wait on {subscription}: it is due")

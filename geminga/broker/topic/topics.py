@@ -159,7 +159,7 @@ class Topics:
         if self.loaded.get(str(topic.name)) is topic:
             del self.loaded[str(topic.name)]
             if not self._closing:
-                self.unloaded_topics.changed(str(topic.name))
+                self.unloaded_topics.changed(str(topic.name), holds_delayed=topic.ledger.holds_delayed)
 
     async def load_delayed(self, has_room: Callable[[], bool]) -> None:
         """See `UnloadedTopics.load_delayed`."""

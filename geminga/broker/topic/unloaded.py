@@ -3,9 +3,9 @@
 A topic is loaded on first use. Until then its records say what it holds, and the statistics of a broker must
 not leave it out: after a restart nearly all topics are in that state. `UnloadedTopics` reads the records of
 each once, at a pace that leaves the loop to clients, and again after each unload. What is delayed is known
-to a loaded topic only, so `load_delayed` then loads the topics that hold delayed messages back, one after
-the other. The periodic checks see loaded topics only, so `load_for_checks` loads those that they may take
-messages from.
+to a loaded topic only, so `load_delayed` loads the topics that hold delayed messages back, one after the
+other: after the start, and each again that is unloaded. The periodic checks see loaded topics only, so
+`load_for_checks` loads those that they may take messages from.
 """
 
 from __future__ import annotations
@@ -68,6 +68,9 @@ class UnloadedTopics:
         self._is_listed = False
         self._listed = trio.Event()
         """Set when the records of all topics were read for the first time."""
+        self._to_load: dict[str, None] = {}
+        """Topics that hold delayed messages back, whose number only a load tells."""
+        self._has_to_load = trio.Event()
 
     # -- what is known ---------------------------------------------------------------------------------------
 
@@ -90,11 +93,16 @@ class UnloadedTopics:
 
     # -- changes ---------------------------------------------------------------------------------------------
 
-    def changed(self, name: str) -> None:
-        """The topic was unloaded, or its records were changed while it is not loaded: read them again."""
+    def changed(self, name: str, *, holds_delayed: bool = False) -> None:
+        """The topic was unloaded, or its records were changed while it is not loaded: read them again; if it
+        holds delayed messages back, load it again.
+        """
         self._found.setdefault(name, None)
         self._due[name] = None
         self._wake.set()
+        if holds_delayed:
+            self._to_load[name] = None
+            self._has_to_load.set()
 
     def loaded(self, name: str) -> None:
         """The topic is loaded, and tells its figures itself."""
@@ -150,7 +158,8 @@ class UnloadedTopics:
     async def load_delayed(
         self, load: Callable[[TopicName], Awaitable[Topic]], has_room: Callable[[], bool]
     ) -> None:
-        """Load the topics that hold delayed messages, and read what none of their indexes knows, once.
+        """Load the topics that hold delayed messages, and read what none of their indexes knows, until
+        cancelled.
 
         A fifth of a core is used for it, and no topic is loaded while `has_room` is False, which a surface
         tells by entries that are not read yet.
@@ -159,22 +168,35 @@ class UnloadedTopics:
         names = [name for name, found in self.figures() if found.has_buckets or found.holds_delayed]
         # A producer may have loaded a topic whose subscriptions have no consumer.
         names += [name for name, topic in self._loaded.items() if topic.ledger.holds_delayed]
+        self._to_load |= dict.fromkeys(names)
         share = _Share()
-        for text in names:
-            while not has_room():  # noqa: ASYNC110 - memory becomes free without a word
-                await trio.sleep(NO_ROOM_RETRY_S)
-            share.begin()
-            try:
-                topic = await load(TopicName.parse(text))
-                is_read = True
-                for subscription in tuple(topic.subscriptions.values()):
-                    is_read &= await read_delays(subscription, share.rest)
-                # The note stays where a consumer, a seek or an unload came: the index may lack the rest.
-                if is_read and not topic.closing:
-                    await topic.delays.note_held()
-            except GemingaError as error:
-                log.warning("%s: its delayed messages are not counted: %s", text, error)
-            await share.rest()
+        while True:
+            while self._to_load:
+                while not has_room():  # noqa: ASYNC110 - memory becomes free without a word
+                    await trio.sleep(NO_ROOM_RETRY_S)
+                share.begin()
+                text = next(iter(self._to_load))
+                del self._to_load[text]
+                await self._load_one(text, load, share)
+                await share.rest()
+            self._has_to_load = trio.Event()
+            await self._has_to_load.wait()
+
+    async def _load_one(
+        self, text: str, load: Callable[[TopicName], Awaitable[Topic]], share: _Share
+    ) -> None:
+        try:
+            topic = await load(TopicName.parse(text))
+            is_read = True
+            for subscription in tuple(topic.subscriptions.values()):
+                is_read &= await read_delays(subscription, share.rest)
+            # The note stays where a consumer, a seek or an unload came: the index may lack the rest.
+            if is_read and not topic.closing:
+                await topic.delays.note_held()
+        except TopicNotFound:
+            return
+        except GemingaError as error:
+            log.warning("%s: its delayed messages are not counted: %s", text, error)
 
     async def load_for_checks(
         self,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from geminga.cli.figures.scrape import Scrape
-from geminga.cli.show.numbers import bytes_text, count_text, rate_text
+from geminga.cli.show.numbers import UNKNOWN, bytes_text, count_text, rate_text
 from geminga.cli.show.table import Column
 
 _PARTITION = re.compile(r"(.+)-partition-\d+")
@@ -36,7 +36,7 @@ COLUMNS = (
     Column("IN/s", "rate_in", rate_text, importance=8),
     Column("OUT/s", "rate_out", rate_text, importance=7),
     Column("BACKLOG", "backlog", count_text, importance=9),
-    Column("DELAYED", "delayed", count_text, importance=5),
+    Column("DELAYED", "delayed_shown", str, importance=5),
     Column("UNACKED", "unacked", count_text, importance=6),
     Column("SUBS", "subscriptions", count_text, importance=3),
     Column("CONSUMERS", "consumers", count_text, importance=7),
@@ -73,7 +73,17 @@ def rows(now: Scrape, before: Scrape | None = None, *, with_system: bool = False
             continue
         figures = {**figures, **_live(figures, before, topic, now)}
         _add(found, topic, figures)
+    for row in found.values():
+        row["delayed_shown"] = delayed_text(row)
     return list(found.values())
+
+
+def delayed_text(row: Mapping[str, Any]) -> str:
+    """Of entries that were not read since the start any may be delayed: `-` or `>=12` then."""
+    delayed = row.get("delayed") or 0
+    if not row.get("unread"):
+        return count_text(delayed)
+    return f">={count_text(delayed)}" if delayed else UNKNOWN
 
 
 def _live(figures: dict[str, float], before: Scrape | None, topic: str, now: Scrape) -> dict[str, float]:
@@ -164,9 +174,9 @@ def in_order(found: list[dict[str, Any]], sort: str, *, is_reversed: bool = Fals
 
 
 def public(row: dict[str, Any]) -> dict[str, Any]:
-    """A row as `--json` prints it."""
+    """A row as `--json` prints it. `delayed` is at least so many: any of the `unread` entries may be, too."""
     return {
         key: value
         for key, value in row.items()
-        if key not in ("shown", "blocked", "kept_bytes", "unread", "overdue")
+        if key not in ("shown", "delayed_shown", "blocked", "kept_bytes", "overdue")
     }

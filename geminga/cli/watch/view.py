@@ -11,7 +11,7 @@ from geminga.cli.show import text
 from geminga.cli.show.numbers import bytes_text, count_text, rate_text
 from geminga.cli.show.table import PLAIN, Column, Style, table
 
-TITLES = {column.key: column.title for column in COLUMNS} | {"topic": "TOPIC"}
+TITLES = {column.key: column.title for column in COLUMNS} | {"topic": "TOPIC", "delayed": "DELAYED"}
 HEAD_LINES = 3
 KEYS_OF_LIST = "up/down choose  enter inside  <> sort  r reverse  / find  p pause  q quit"
 KEYS_OF_TOPIC = "esc back  up/down scroll  p pause  q quit"
@@ -67,7 +67,8 @@ class View:
         self._is_reversed = False
         self._find = ""
         self._is_typing = False
-        self._rows: list[dict[str, Any]] = []
+        self._rows: list[dict[str, Any]] | None = None
+        """None: not seen yet."""
         self._stats: Mapping[str, Any] | None = None
         self._looked: tuple[Mapping[str, Any] | None, float] = None, 0.0
         self._broker: Mapping[str, float] = {}
@@ -156,7 +157,7 @@ class View:
         return max(1, self._height - HEAD_LINES - 2)
 
     def _listed(self) -> list[dict[str, Any]]:
-        found = [row for row in self._rows if self._find.lower() in row["shown"].lower()]
+        found = [row for row in self._rows or () if self._find.lower() in row["shown"].lower()]
         return in_order(found, self._sort, is_reversed=self._is_reversed)
 
     # -- lines -----------------------------------------------------------------------------------------------
@@ -177,15 +178,7 @@ class View:
         return [*lines[: height - 1], text.cut_end(text.escaped(foot), width)]
 
     def _head(self, width: int, style: Style) -> list[str]:
-        total_in = sum(row.get("rate_in") or 0 for row in self._rows)
-        total_out = sum(row.get("rate_out") or 0 for row in self._rows)
-        backlog = sum(row.get("backlog") or 0 for row in self._rows)
-        parts = [
-            f"{count_text(len(self._rows))} topics",
-            f"in {rate_text(total_in)}/s",
-            f"out {rate_text(total_out)}/s",
-            f"backlog {count_text(backlog)}",
-        ]
+        parts = ["looking ..."] if self._rows is None else _totals(self._rows)
         if "connections" in self._broker:
             parts.append(f"{count_text(self._broker['connections'])} connections")
         if "memory_bytes" in self._broker:
@@ -203,6 +196,8 @@ class View:
         sorted_by = f"sorted by {TITLES[self._sort]}" + (" (reversed)" if self._is_reversed else "")
         found = f", only {self._find!r}" if self._find else ""
         heading = text.cut_end(text.escaped(f"{sorted_by}{found}"), width)
+        if self._rows is None:
+            return []
         if not shown:
             return ["", "there is no topic" if not self._find else "no topic has this in its name"]
         at = next((number for number, row in enumerate(shown) if row["topic"] == self._selected), 0)
@@ -219,6 +214,18 @@ class View:
         room = max(1, self._height - HEAD_LINES)
         self._first = max(0, min(self._first, len(lines) - room))
         return lines[self._first :]
+
+
+def _totals(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    def total(key: str) -> float:
+        return sum(row.get(key) or 0 for row in rows)
+
+    return [
+        f"{count_text(len(rows))} topics",
+        f"in {rate_text(total('rate_in'))}/s",
+        f"out {rate_text(total('rate_out'))}/s",
+        f"backlog {count_text(total('backlog'))}",
+    ]
 
 
 def topic_lines(

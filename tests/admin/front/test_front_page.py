@@ -14,7 +14,7 @@ import pytest
 
 from geminga.admin.front.due_picture import BARS, due_picture
 from geminga.admin.front.markup import printable, span_text, time_text
-from geminga.admin.front.overview import Buckets, DelayedRow, DueTimes, Kept, Namespace, Overview
+from geminga.admin.front.overview import Buckets, DelayedRow, DueTimes, Kept, Namespace, Overview, Unserved
 from geminga.admin.front.page import page, topic_rows_html
 from geminga.admin.front.style import CONTENT_POLICY
 from geminga.admin.front.topic_look import TopicLook
@@ -129,6 +129,30 @@ def test_what_is_not_known_yet_is_said() -> None:
     assert "No message is delayed." in shown(overview(row(ORDERS, 3))).text
 
 
+def test_a_number_of_delayed_messages_that_is_not_known_is_not_0() -> None:
+    """Nor is it advised to delete a subscription of which it is not known."""
+    unknown, some = row(ORDERS, 30)._replace(unread=30), row(f"{ORDERS}2", 9, 4)._replace(unread=2)
+    document = shown(
+        overview(
+            unknown,
+            some,
+            unread_entries=32,
+            totals=row("all topics", 39, 4)._replace(unread=32),
+            namespaces={"public/default": Namespace(2, 39, 4, 32)},
+            unserved=[Unserved(30, ORDERS, "s", 30)],
+            unserved_subscriptions=1,
+        ),
+        unknown,
+        some,
+    )
+    assert document.text.count("unknown") == 1
+    assert document.text.count("4 or more") == 4
+    assert "delete" not in document.text
+    assert "may be delayed messages that wait" in document.text
+    known = overview(unserved=[Unserved(30, ORDERS, "s", 0)], unserved_subscriptions=1)
+    assert "or delete a subscription that nothing reads" in shown(known).text
+
+
 def test_what_is_shown() -> None:
     one = row(ORDERS, 1234)
     document = shown(overview(one, topics=23, wrong=["the disk is full"], losses=["2 entries"]), one)
@@ -217,7 +241,7 @@ def test_names_of_clients_are_text() -> None:
         wrong=[EVIL],
         losses=[EVIL],
         delayed=[DelayedRow(name, EVIL, 1, 0, None, False, None)],
-        unserved=[(1, name, EVIL)],
+        unserved=[Unserved(1, name, EVIL, 0)],
         namespaces={EVIL: Namespace(1, 1, 1)},
         kept=Kept(1, 1, [(1, name, "request")]),
         events=[Event(sequence=1, time_ms=0, wall_ms=0, kind=EVIL, topic=name, subscription=EVIL, text=EVIL)],
@@ -273,7 +297,7 @@ def test_the_page_of_a_topic_that_is_partitioned_or_not_loaded() -> None:
     assert "5.0 MiB" in of_records.text
 
 
-@pytest.mark.parametrize("messages", [1, 1_000_000])
+@pytest.mark.parametrize("messages", [2, 1_000_000])
 def test_bars_stand_where_messages_are_due(messages: int) -> None:
     hour_ms = 3_600_000
     due = DueTimes(60_000, [(NOW_MS - hour_ms, 5), (NOW_MS + 60 * hour_ms - 60_000, messages)], 1, 0)
@@ -283,6 +307,14 @@ def test_bars_stand_where_messages_are_due(messages: int) -> None:
     assert "5 messages are due in 0 ms to 1 h" in document.text
     assert f"{messages:,} message" in document.text
     assert "due in 2.5 d to 2.5 d" in document.text
+
+
+def test_a_few_messages_that_are_due_far_later_squeeze_no_others() -> None:
+    near = [(NOW_MS + number * 60_000, 10) for number in range(60)]
+    picture = due_picture(DueTimes(60_000, [*near, (NOW_MS + 365 * 86_400_000, 12)], 1, 0), NOW_MS)
+    assert picture.count("<rect") == BARS
+    assert "; 12 more due later, within 365 d" in picture
+    assert "in 1 h<" in picture
 
 
 def test_many_classes_are_a_bounded_picture() -> None:

@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from geminga.broker.delays.topic_delays import TopicDelays
 from geminga.broker.dispatch.consumer import EXCLUSIVE, KEY_SHARED, SHARED
 from geminga.broker.operator.delayed_statistics import DueHistogram
-from geminga.broker.operator.delayed_view import DelayedOperator, NotDelayed
+from geminga.broker.operator.delayed_view import DelayedOperator, InThePast, NotDelayed
 from geminga.broker.subscription.statistics import statistics_of
 from geminga.broker.subscription.subscription import Subscription
 from geminga.chaos.bucket_damage import NothingLeft
@@ -366,6 +366,8 @@ async def test_other_times(dispatch_rig: OpenRig, autojump_clock: MockClock) -> 
         positions = await publish(rig, [1000, 50_000, 60_000])
         await rig.settle()
         view = operator(rig)
+        with pytest.raises(InThePast, match="60 s in the past: expedite it"):
+            await view.reschedule(TOPIC, "s", positions[2], rig.now_ms() - 60_000)
         await view.reschedule(TOPIC, "s", positions[2], None)
         await view.reschedule(TOPIC, "s", positions[0], rig.now_ms() + 5000)
         await trio.sleep(2)

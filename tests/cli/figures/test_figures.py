@@ -53,6 +53,15 @@ def test_topics_that_are_not_loaded_have_no_figures() -> None:
     assert (parted["shown"], parted["backlog"]) == ("parted", 6)
 
 
+def test_delayed_messages_that_are_not_known_are_not_0() -> None:
+    topic = "persistent://public/default/t"
+    found = [
+        rows.rows(Scrape(1.0, 0.1, {topic: {"delayed": delayed, "unread": unread}}, {}))[0]["delayed_shown"]
+        for delayed, unread in ((0.0, 0.0), (7.0, 0.0), (0.0, 9.0), (7.0, 9.0))
+    ]
+    assert found == ["0", "7", "-", ">=7"]
+
+
 def test_statistics_of_a_topic_get_the_rates_of_two_looks() -> None:
     consumer = {"consumerName": "c", "msgOutCounter": 5, "msgRateOut": 9.0}
     before = {

@@ -60,6 +60,13 @@ def test_keys_sort_reverse_and_find(view: View) -> None:
     assert len(names(view)) == 3
 
 
+def test_nothing_is_counted_before_the_first_look() -> None:
+    view = View("http://h:1")
+    assert "topic" not in "\n".join(view.lines(120, 12, PLAIN)).replace("geminga top", "")
+    view.saw_topics([], {})
+    assert "0 topics" in view.lines(120, 12, PLAIN)[1]
+
+
 def test_enter_looks_inside_and_escape_goes_back(view: View) -> None:
     view.press("down")
     assert view.press("enter") is Wish.LOOK

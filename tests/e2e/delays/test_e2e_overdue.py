@@ -31,15 +31,19 @@ def test_a_restart_changes_nothing_that_is_told(tmp_path: Path, make_client: Mak
             assert answer.status == 200, answer
             return answer.json()
 
-        def figures() -> tuple[float, ...]:
-            """Delayed, overdue, unread of the metrics; messages, due, unread of the summary."""
+        def metrics() -> tuple[float, ...]:
+            """Delayed, overdue, unread."""
             found = []
             page = Admin(process.endpoints.web_url).get("/metrics/").text.splitlines()
             for name in METRICS:
                 lines = [line for line in page if line.startswith(f"{name}{{") and topic in line]
                 found.append(float(lines[0].split()[-1]) if lines else -1.0)
+            return tuple(found)
+
+        def figures() -> tuple[float, ...]:
+            """The same of the metrics, and of the summary."""
             summary = told()
-            return *found, *(summary[key] for key in ("messages", "due", "unread"))
+            return *metrics(), *(summary[key] for key in ("messages", "due", "unread"))
 
         client = make_client(process.endpoints.service_url)
         consumer = client.subscribe(topic, "s", ConsumerType.Shared)
@@ -62,3 +66,6 @@ def test_a_restart_changes_nothing_that_is_told(tmp_path: Path, make_client: Mak
         assert (why["reason"], why["dueMs"]) == ("due", last["dueMs"])
         assert told("/cancel", {"messages": ["{}:{}".format(*place)]})["cancelled"] == 1
         eventually(lambda: figures() == (106, 6, 0, 106, 6, 0))
+        web = Admin(process.endpoints.web_url)
+        assert web.put(f"/admin/v2/{topic_path(topic)}/unload").status == 204
+        eventually(lambda: metrics() == (106, 6, 0))
