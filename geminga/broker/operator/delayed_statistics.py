@@ -12,9 +12,9 @@ class NotRead(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
 
     why: str
     """One of: recovering (the index is being read after a start), rebuilding (lost or skipped entries are
-    being read again), lost (they will be read again when a consumer connects), no-room (they will be read
-    when some of the index is written to disk), no-consumer (they will be read when the first consumer
-    connects), unread (consumers have not reached them yet).
+    being read again), lost (they were in the ledgers of a lost bucket, and will be read again when a consumer
+    connects), no-room (they will be read when some of the index is written to disk), no-consumer (they will
+    be read when the first consumer connects), unread (consumers have not reached them yet).
     """
     text: str
     """A text for users."""

@@ -106,11 +106,14 @@ def not_read(subscription: Subscription) -> Generator[int, None, list[NotRead]]:
             found.append(_because("recovering", text, unread))
     for first, last in list(delayed.lost_ranges):
         lost = yield from _look_between(subscription, *_bounds(first, last), _known(unknown))
+        # Ranges are read again also when nothing is lost: what was not in a bucket at a stop, for example.
+        losses = delayed.buckets.losses if delayed.buckets is not None else None
+        is_lost = losses is not None and losses.concern(first << 32, (last + 1 << 32) - 1)
         if lost.missing and subscription.consumers:
-            done = f"{lost.total - lost.missing} of {lost.total} entries"
-            text = f"missing in the index, and {_pace(subscription)}: it has {done} there"
-            found.append(_because("rebuilding", text, lost))
-        elif lost.missing:
+            missing = "missing in the index, and " if is_lost else ""
+            done = f"the index has {lost.total - lost.missing} of {lost.total} entries there"
+            found.append(_because("rebuilding", f"{missing}{_pace(subscription)}: {done}", lost))
+        elif lost.missing and is_lost:
             text = "missing in the index, not in the topic; they are read again when a consumer connects"
             found.append(_because("lost", text, lost))
     for first, last in list(delayed.left_out_ranges):

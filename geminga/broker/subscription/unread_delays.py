@@ -46,6 +46,9 @@ async def read_delays(subscription: Subscription, rest: Callable[[], Awaitable[N
         # Until then the ledgers that buckets speak of are passed over.
         await delayed.buckets.recovered()
         await _pass_delivered(delayed)
+    if not len(subscription.consumers):
+        # All of it is about to be read, so no part has to be read once more for the index.
+        delayed.all_again()
     clears = delayed.clears
     position = cursor.next_unacknowledged(cursor.mark_delete)
     # What is published meanwhile is read as well, or a shared index has been told of it.

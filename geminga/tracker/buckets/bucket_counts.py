@@ -100,8 +100,12 @@ class Losses:
         if near:
             self.read_again += sum(any(first <= code <= last for first, last in near) for code in codes)
 
+    def concern(self, first_code: int, last_code: int) -> bool:
+        """Whether a lost bucket had some of these positions."""
+        return any(first <= last_code and first_code <= last for first, last in self._ranges)
+
     def count_sealed(self, first_code: int, last_code: int) -> bool:
         """Whether a bucket that was sealed for these positions has messages of a lost one."""
-        is_rebuilt = any(first <= last_code and first_code <= last for first, last in self._ranges)
+        is_rebuilt = self.concern(first_code, last_code)
         self.rebuilt += is_rebuilt
         return is_rebuilt

@@ -488,7 +488,7 @@ async def test_what_is_being_read_again_is_told_with_how_far_it_is(
         assert (reason.why, reason.entries) == ("rebuilding", lost)
         assert (reason.start_ledger, reason.end_ledger) == (stored.start_ledger, stored.end_ledger)
         done = reason.of - lost
-        expected = f"it has {done} of {reason.of} entries there"
+        expected = f"the index has {done} of {reason.of} entries there"
         waits = "read again from the topic once consumers have acknowledged more"
         assert reason.text == f"missing in the index, and {waits}: {expected}"
         client.consumer.permits, permits = 0, client.consumer.permits

@@ -6,8 +6,11 @@ import pytest
 import trio
 
 from geminga.broker.delays.settings import DelaySettings
+from geminga.broker.flow.slices import in_slices
+from geminga.broker.operator.delayed_unread import not_read
 from geminga.broker.subscription.statistics import statistics_of
 from geminga.broker.subscription.unread_delays import READ_ENTRIES_MAX, read_delays
+from tests.broker.delays.test_topic_delays import until
 from tests.broker.topics_rig import TOPIC, open_topics, publish, subscription_of
 
 HOUR_S = 3600
@@ -102,3 +105,30 @@ async def test_a_change_in_the_middle_ends_it(autojump_clock, change: str) -> No
         await read_delays(subscription, rest)
         assert rests == 2
         assert len(subscription.delayed) == 0
+
+
+async def test_what_was_in_no_bucket_at_a_stop_is_not_said_to_be_lost(autojump_clock) -> None:
+    """It is read again with the ledgers of the buckets, though none of these is lost."""
+    settings = DelaySettings(keeps_buckets=True, is_shared=True, bucket_indexes_min=10)
+    async with open_topics(delay_settings=settings) as rig:
+        await subscription_of(rig)
+        topic = await rig.topics.get(TOPIC, create=False)
+        await publish(rig, 1, delay_s=HOUR_S)
+        await read_delays(topic.subscription("s"), no_rest)
+        await publish(rig, 5)
+        await publish(rig, 30, delay_s=HOUR_S)
+        shared = topic.delays.shared
+        assert shared is not None
+        await until(lambda: bool(shared.serving))
+        again = await rig.restart()
+        subscription = (await again.topics.get(TOPIC, create=False)).subscription("s")
+        await subscription.delayed.open()
+        assert subscription.delayed.buckets is not None
+        await subscription.delayed.buckets.recovered()
+        assert subscription.delayed.lost_ranges
+        assert {one.why for one in await in_slices(not_read(subscription))} == {"no-consumer"}
+        await read_delays(subscription, no_rest)
+        assert [(one.why, one.entries) for one in await in_slices(not_read(subscription))] == [
+            ("no-consumer", 5)
+        ]
+        assert statistics_of(subscription).delayed_reads_again is None
