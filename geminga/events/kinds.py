@@ -43,7 +43,9 @@ KINDS: Final[dict[str, Kind]] = {
     "fault-set": Kind("A rule of faults is in force. The text is its id, place and kind."),
     "fault-hit": Kind("A rule took effect.", ("hits",), True),
     "fault-cleared": Kind("A rule was removed.", ("hits",)),
-    "clock-moved": Kind("The virtual clock was moved.", ("from_ms", "to_ms", "stops")),
+    "clock-moved": Kind(
+        "The virtual clock was moved. The text says if that ended early.", ("from_ms", "to_ms", "stops")
+    ),
     "entries-missing": Kind(
         "A start did not find entries that a topic has confirmed. The text names the first of their ranges.",
         ("entries",),

@@ -121,6 +121,14 @@ MUTANTS = (
         "that a stop waits for the application",
     ),
     Mutant(
+        "events-by-the-machines-clock",
+        "geminga/events/event_log.py",
+        "time_ms=self._clock.now_ms(),",
+        "time_ms=self._wall.now_ms(),",
+        (f"{E2E}::test_events_have_the_time_of_the_clock",),
+        "that events are stamped by the broker's clock",
+    ),
+    Mutant(
         "next-event-without-the-ttl",
         NEXT,
         "since_ms + ttl_s * 1000 + 1, rounds.expiry.due_ms) + 1",

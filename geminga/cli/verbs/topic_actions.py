@@ -139,9 +139,20 @@ def reset(admin: Admin, flags: Flags) -> Any:
         raise RequestFailed("give either --time or --messageId")
     if flags.messageId is not None:
         return admin.call("POST", path, {**flags.messageId, "excluded": flags.excluded})
+    return admin.call("POST", f"{path}/{_now_ms(admin) - flags.time * 1000}")
+
+
+def _now_ms(admin: Admin) -> int:
+    """By the broker's clock, which may be virtual; by this machine's if the broker does not tell, as
+    Pulsar's, or one that takes us for no operator.
+    """
     from geminga.clock import RealClock
 
-    return admin.call("POST", f"{path}/{RealClock().now_ms() - flags.time * 1000}")
+    try:
+        shown_ms: int = admin.call("GET", "/geminga/clock")["now_ms"]
+    except RequestFailed:
+        return RealClock().now_ms()
+    return shown_ms
 
 
 def analyze_from(flags: Flags) -> Any:

@@ -4,6 +4,7 @@ nothing before its time; across restarts, and where a kill ends a move.
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import signal
@@ -22,6 +23,7 @@ from pulsar import ConsumerType, InitialPosition
 
 from tests.e2e.admin_http import Admin
 from tests.e2e.broker_process import ROOT, BrokerProcess
+from tests.e2e.delays.clock_restarts import LEAP_MS_MAX, shown
 from tests.e2e.waiting import QUIET_MS, RECEIVE_MS, eventually
 
 pytestmark = pytest.mark.geminga_only
@@ -215,6 +217,49 @@ def test_a_reminder_that_sends_the_next_one(broker: BrokerProcess, make_client: 
     producer.send(b"0", deliver_after=timedelta(days=1))
     move(broker, ms=14 * DAY_MS + DAY_MS // 2, wait="acknowledged")
     assert times == list(range(14))
+
+
+def test_a_caller_that_goes_away_ends_its_move(broker: BrokerProcess, make_client: Make) -> None:
+    client = make_client(broker.endpoints.service_url)
+    consumer = subscribe(client)
+    send(client, day=DAY_S, month=30 * DAY_S)
+    began_ms = now_ms(broker)
+    host, port = broker.endpoints.web_url.removeprefix("http://").split(":")
+    caller = http.client.HTTPConnection(host, int(port))
+    body = json.dumps({"ms": 40 * DAY_MS, "wait": "acknowledged", "wait_seconds": 600})
+    caller.request("POST", "/geminga/clock", body, {"Content-Type": "application/json"})
+    message = consumer.receive(RECEIVE_MS)
+    caller.close()
+    consumer.acknowledge(message)
+    admin = Admin(broker.endpoints.web_url)
+    [told] = eventually(lambda: admin.get("/geminga/events?kind=clock-moved").json())
+    assert told["text"].startswith(f"ended early, on its way to {told['counts']['from_ms'] + 40 * DAY_MS}")
+    assert told["counts"]["to_ms"] - began_ms < 30 * DAY_MS
+    assert 0 <= now_ms(broker) - told["counts"]["to_ms"] < 60_000
+    offset_ms = shown(broker).offset_ms
+    broker.kill()
+    broker.start()
+    assert abs(shown(broker).offset_ms - offset_ms) <= LEAP_MS_MAX
+
+
+def test_a_cursor_is_set_back_by_the_clock_of_the_broker(broker: BrokerProcess, make_client: Make) -> None:
+    client = make_client(broker.endpoints.service_url)
+    subscribe(client).close()
+    for name in ("old", "new"):
+        move(broker, ms=DAY_MS)
+        send(client, **{name: 0})
+    client.close()
+    move(broker, ms=DAY_MS)
+    done = command(broker, "topics", "reset-cursor", TOPIC, "-s", "s", "-t", "36h")
+    assert done.returncode == 0, done.stderr
+    assert backlog(broker) == 1
+
+
+def test_events_have_the_time_of_the_clock(broker: BrokerProcess) -> None:
+    moved = move(broker, ms=30 * DAY_MS)
+    [told] = Admin(broker.endpoints.web_url).get("/geminga/events?kind=clock-moved").json()
+    assert told["time_ms"] == moved["to_ms"]
+    assert told["wall_ms"] < moved["from_ms"] + DAY_MS
 
 
 def test_due_messages_without_room_are_told(broker: BrokerProcess, make_client: Make) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from typing import Final
 
 import msgspec
 
-from geminga.admin.http.router import BadRequest, Request, Response, Router, json_response
+from geminga.admin.http.router import BadRequest, Request, Response, Router, json_response, streamed_json
 from geminga.admin.routes.operator.operator_gate import OperatorGate
 from geminga.admin.view.clock import ClockView
 from geminga.admin.view.process import ProcessView
@@ -40,7 +41,8 @@ class ClockRoutes:
 
     async def advance(self, request: Request) -> Response:
         """Move a virtual clock. Body: one of {"ms": by how much}, {"to_ms": a time}, {"next": true}; "wait":
-        "dispatched" or "acknowledged", "wait_seconds". The answer comes when all that fell due has happened.
+        "dispatched" or "acknowledged", "wait_seconds". The answer comes when all that fell due has happened;
+        a caller that goes away before ends the move.
         """
         self._gate.check(request)
         try:
@@ -51,14 +53,20 @@ class ClockRoutes:
             raise BadRequest(_EXPECTED)
         if not 0 <= asked.wait_seconds <= WAIT_SECONDS_MAX:
             raise BadRequest(f"wait_seconds: expected 0 to {WAIT_SECONDS_MAX:.0f}")
+        if asked.ms is not None and not 0 <= asked.ms <= LAST_MS:
+            raise BadRequest(f"ms: expected 0 to {LAST_MS}; the clock never goes back")
+        # In parts, though it is one: that is drawn only as long as the caller is there.
+        return streamed_json(self._moved(asked))
+
+    async def _moved(self, asked: _Advance) -> AsyncGenerator[bytes, None]:
         wait, wait_s = asked.wait, asked.wait_seconds
         if asked.to_ms is not None:
-            return json_response(await self._clock.advance_to(asked.to_ms, wait, wait_s))
-        if asked.ms is None:
-            return json_response(await self._clock.advance_to_next(wait, wait_s))
-        if not 0 <= asked.ms <= LAST_MS:
-            raise BadRequest(f"ms: expected 0 to {LAST_MS}; the clock never goes back")
-        return json_response(await self._clock.advance(asked.ms, wait, wait_s))
+            jump = await self._clock.advance_to(asked.to_ms, wait, wait_s)
+        elif asked.ms is not None:
+            jump = await self._clock.advance(asked.ms, wait, wait_s)
+        else:
+            jump = await self._clock.advance_to_next(wait, wait_s)
+        yield msgspec.json.encode(jump)
 
 
 _EXPECTED: Final = (
