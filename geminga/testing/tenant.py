@@ -107,7 +107,8 @@ class Tenant:
     ) -> Mapping[str, Any]:
         """Move the clock. On return all that fell due has happened, in due order, and each due message is
         with its consumer, or waits for one. With `until_acknowledged` consumers acknowledge what they get at
-        one due time before the clock goes on to the next.
+        one due time before the clock goes on to the next. Raises `NotDelivered` if they did not within
+        `timeout_s`; the clock has been moved then.
         """
         return self._move({"ms": duration_ms(length)}, until_acknowledged, timeout_s)
 
@@ -134,6 +135,11 @@ class Tenant:
         moved: Mapping[str, Any] = self._ask(
             "POST", "/geminga/clock", {**where, "wait": wait, "wait_seconds": timeout_s}
         )
+        if moved["unacknowledged"]:
+            raise NotDelivered(
+                f"the clock was moved, but not acknowledged within {timeout_s} s of a due time: "
+                f"{', '.join(moved['unacknowledged'])}"
+            )
         return moved
 
     # -- faults ----------------------------------------------------------------------------------------------

@@ -43,11 +43,12 @@ type Broker struct {
 
 // Moved says what a move of the clock did.
 type Moved struct {
-	FromMs     int64    `json:"from_ms"`
-	ToMs       int64    `json:"to_ms"`
-	Stops      int      `json:"stops"`
-	Waiting    []string `json:"waiting"`
-	Unfinished []string `json:"unfinished"`
+	FromMs         int64    `json:"from_ms"`
+	ToMs           int64    `json:"to_ms"`
+	Stops          int      `json:"stops"`
+	Waiting        []string `json:"waiting"`
+	Unacknowledged []string `json:"unacknowledged"`
+	Unfinished     []string `json:"unfinished"`
 }
 
 // Subscription has the figures that Drain and AssertDelivered go by.
@@ -156,6 +157,9 @@ func (b *Broker) AdvanceToNext() Moved {
 func (b *Broker) move(body map[string]any) (moved Moved) {
 	b.t.Helper()
 	b.ask("POST", "/geminga/clock", body, &moved)
+	if len(moved.Unacknowledged) > 0 {
+		b.t.Fatalf("not acknowledged within 30 s of a due time: %v", moved.Unacknowledged)
+	}
 	return moved
 }
 

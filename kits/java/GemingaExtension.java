@@ -159,7 +159,11 @@ public final class GemingaExtension
 
     /** As {@link #advance}; waits at each due time until consumers have acknowledged what they got. */
     public void advanceUntilAcknowledged(Duration length) {
-        ask("POST", "/geminga/clock", "{\"ms\":" + length.toMillis() + ",\"wait\":\"acknowledged\"}");
+        String moved = ask("POST", "/geminga/clock",
+                "{\"ms\":" + length.toMillis() + ",\"wait\":\"acknowledged\"}");
+        if (!moved.contains("\"unacknowledged\":[]")) {
+            throw new AssertionError("not all was acknowledged within 30 s of its due time: " + moved);
+        }
     }
 
     /** Moves the clock to a moment. */

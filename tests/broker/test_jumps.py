@@ -1,8 +1,11 @@
-"""What a move of the virtual clock answers while real time goes on."""
+"""What a move of the virtual clock answers while real time goes on, and what it waits for."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from itertools import count
+from types import SimpleNamespace
+from typing import Any
 
 from geminga.broker.jumps.jumps import Jumps, Saves
 from geminga.clock import VirtualClock
@@ -13,21 +16,58 @@ class NoRounds:
         return False
 
 
-async def test_a_move_is_as_long_as_it_was_asked_to_be() -> None:
-    """Each look at the machine's clock is a millisecond later: the answer once began after the move."""
-    wall_ms = count(1_800_000_000_000)
-    clock = VirtualClock(wall_ms=lambda: next(wall_ms))
-
+def jumps_of(
+    clock: VirtualClock, loaded: Mapping[str, Any], begun: Callable[[], None] = lambda: None
+) -> Jumps:
     async def begin(at_ms: int) -> None:
-        pass
+        begun()
 
     async def end() -> int:
         return clock.offset_ms
 
-    jumps = Jumps(clock, {}, NoRounds(), Saves(begin, end))  # type: ignore[arg-type]
+    async def load() -> list[str]:
+        return ["t2"]
+
+    return Jumps(clock, loaded, NoRounds(), Saves(begin, end), load)  # type: ignore[arg-type]
+
+
+async def test_a_move_is_as_long_as_it_was_asked_to_be() -> None:
+    """Each look at the machine's clock is a millisecond later: the answer once began after the move."""
+    wall_ms = count(1_800_000_000_000)
+    clock = VirtualClock(wall_ms=lambda: next(wall_ms))
+    jumps = jumps_of(clock, {})
     before_ms = clock.now_ms()
     moved = await jumps.by(360_001)
     assert moved.to_ms - moved.from_ms == 360_001
     again = await jumps.by(5)
     assert before_ms < moved.from_ms < moved.to_ms <= again.from_ms
     assert clock.now_ms() >= again.to_ms
+
+
+class FoundAtAStart:
+    """What holds a subscription's messages back; the third look finds its buckets read."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    @property
+    def unknown(self) -> object | None:
+        self.looks += 1
+        return object() if self.looks < 3 else None
+
+    def unread_entries(self) -> int:
+        return 0
+
+    def has_due(self) -> bool:
+        return True
+
+
+async def test_a_move_waits_for_an_index_that_was_found_at_a_start() -> None:
+    delayed = FoundAtAStart()
+    topic = SimpleNamespace(name="t", subscriptions={})
+    topic.subscriptions["s"] = SimpleNamespace(topic=topic, name="s", delayed=delayed, consumers=())
+    began_after: list[int] = []
+    jumps = jumps_of(VirtualClock(), {"t": topic}, lambda: began_after.append(delayed.looks))
+    moved = await jumps.by(360_001)
+    assert began_after == [3]
+    assert moved.waiting == ["t2", "t / s"], "the topic that could not be loaded, too"

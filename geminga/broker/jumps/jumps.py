@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 import trio
 
+from geminga.broker.flow.slices import Pace
 from geminga.broker.jumps.next_events import name_of, next_event, subscriptions_of
+from geminga.broker.subscription.unread_delays import read_delays
 from geminga.clock import LAST_MS, VirtualClock
-from geminga.errors import Conflict
+from geminga.errors import Conflict, GemingaError
 from geminga.events.recording import Record, unrecorded
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ SETTLE_SECONDS_MAX: Final = 10.0
 JOIN_SECONDS_MAX: Final = 0.2
 JOINED_LATELY_MS: Final = 1000
 LOOK_S: Final = 0.002
+UNREAD_ENTRIES_MAX: Final = 100_000
+"""A longer backlog that no consumer has read is not read for a jump, to learn what of it is delayed."""
 
 
 class Jump(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +52,13 @@ class Jump(msgspec.Struct, frozen=True, kw_only=True):
     is_exact: bool
     """Whether each due time had a stop of its own; False if there were more than `EXACT_STOPS_MAX`."""
     waiting: list[str]
-    """Subscriptions with due messages that no consumer has room for."""
+    """Subscriptions with messages that may be due and that no consumer has room for, and topics with delayed
+    messages that could not be loaded.
+    """
+    unacknowledged: list[str]
+    """Subscriptions whose consumers did not acknowledge in time at one stop or more, where that was waited
+    for.
+    """
     unfinished: list[str]
     """Tasks that did not come to rest in time at the end."""
     event: str = ""
@@ -73,16 +83,23 @@ class Jumps:
         loaded: Mapping[str, Topic],
         rounds: Rounds,
         saves: Saves,
+        load_delayed: Callable[[], Awaitable[list[str]]],
         record: Record = unrecorded,
     ) -> None:
+        """`load_delayed` loads the topics with delayed messages, and returns those that it could not load."""
         self._clock = clock
         self._loaded = loaded
         self._rounds = rounds
         self._saves = saves
+        self._load_delayed = load_delayed
         self._record = record
         self._moving = trio.Lock()
+        # Of the jump that is under way, or was the last.
         self._stops = 0
-        """Of the jump that is under way, or was the last."""
+        self._not_loaded: list[str] = []
+        self._late: set[str] = set()
+        """Subscriptions that were waited for in vain, and still have not caught up."""
+        self._unacknowledged: dict[str, None] = {}
 
     async def by(self, length_ms: int, wait: Wait = "dispatched", wait_s: float = 30.0) -> Jump:
         """As `to`, counted from the moment at which the jump begins."""
@@ -107,7 +124,7 @@ class Jumps:
         `Conflict`: nothing is going to. Raises StorageError if an entry cannot be read for its TTL.
         """
         async with self._moving:
-            await self._joined()
+            await self._prepare()
             await self._settle("dispatched", wait_s)
             event = await next_event(self._loaded, self._rounds)
             if event is None:
@@ -130,8 +147,10 @@ class Jumps:
                 f"the clock shows {from_ms} and never goes back: {to_ms} is {from_ms - to_ms} ms ago. Start "
                 "a broker on a new data directory for an earlier time"
             )
-        await self._joined()
+        await self._prepare()
         self._stops = 0
+        self._late.clear()
+        self._unacknowledged.clear()
         is_over = False
         with clock.held():
             try:
@@ -149,7 +168,8 @@ class Jumps:
             to_ms=to_ms,
             stops=self._stops,
             is_exact=self._stops <= EXACT_STOPS_MAX,
-            waiting=[name_of(found) for found in subscriptions_of(self._loaded) if found.delayed.has_due()],
+            waiting=[*self._not_loaded, *(name_of(s) for s in subscriptions_of(self._loaded) if _waits(s))],
+            unacknowledged=list(self._unacknowledged),
             unfinished=clock.working(),
         )
 
@@ -184,8 +204,13 @@ class Jumps:
         counts = {"from_ms": from_ms, "to_ms": at_ms, "stops": self._stops}
         self._record("clock-moved", text=text, counts=counts)
 
-    async def _joined(self) -> None:
-        """Give consumers that have just subscribed the time to send their first permits."""
+    async def _prepare(self) -> None:
+        """Know what is due when, and of which consumers have room, before the clock moves."""
+        self._not_loaded = await self._load_delayed()
+        pace = Pace()
+        for subscription in subscriptions_of(self._loaded):
+            await pace.row()
+            await _index(subscription)
         with trio.move_on_after(SETTLE_SECONDS_MAX):
             # An index that was found at a start says only when it is read what is due.
             while any(s.delayed.unknown is not None for s in subscriptions_of(self._loaded)):  # noqa: ASYNC110
@@ -206,11 +231,24 @@ class Jumps:
         with trio.move_on_after(SETTLE_SECONDS_MAX):
             await self._clock.quiet()
         if wait == "acknowledged":
+            await self._acknowledgements(wait_s)
+
+    async def _acknowledgements(self, wait_s: float) -> None:
+        # One that was waited for in vain is not waited for at each of the later stops as well.
+        self._late &= {name_of(s) for s in self._unacknowledging()}
+        with trio.move_on_after(wait_s) as patience:
             # By looking: an event for each acknowledgement would cost brokers that never jump.
-            with trio.move_on_after(wait_s):
-                while any(map(_is_unacknowledged, subscriptions_of(self._loaded))):  # noqa: ASYNC110
-                    await trio.sleep(LOOK_S)
-                await self._clock.quiet()
+            while any(name_of(s) not in self._late for s in self._unacknowledging()):  # noqa: ASYNC110
+                await trio.sleep(LOOK_S)
+            await self._clock.quiet()
+        if patience.cancelled_caught:
+            self._late |= {name_of(s) for s in self._unacknowledging()}
+            self._unacknowledged |= dict.fromkeys(sorted(self._late))
+
+    def _unacknowledging(self) -> Iterator[Subscription]:
+        return (
+            s for s in subscriptions_of(self._loaded) if any(consumer.unacked for consumer in s.consumers)
+        )
 
 
 async def _to_its_end(work: Callable[[], Awaitable[T]]) -> T:
@@ -220,8 +258,31 @@ async def _to_its_end(work: Callable[[], Awaitable[T]]) -> T:
     return done
 
 
-def _is_unacknowledged(subscription: Subscription) -> bool:
-    return any(consumer.unacked for consumer in subscription.consumers)
+async def _index(subscription: Subscription) -> None:
+    """Have what this subscription holds back in its index, as far as its consumers do not see to it."""
+    delayed = subscription.delayed
+    try:
+        if len(subscription.consumers):
+            if delayed.has_index():
+                await delayed.open()
+        elif 0 < delayed.unread_entries() <= UNREAD_ENTRIES_MAX:
+            await read_delays(subscription, trio.lowlevel.checkpoint)
+    except GemingaError as error:
+        log.warning("%s: what it holds back is not known: %s", name_of(subscription), error)
+
+
+def _waits(subscription: Subscription) -> bool:
+    consumers, delayed = tuple(subscription.consumers), subscription.delayed
+    if delayed.has_due():
+        return True
+    if subscription.consumers.ignores_delays or not delayed.policy.active:
+        return False
+    if not consumers:
+        return delayed.unread_entries() > 0
+    if any(consumer.capacity() > 0 for consumer in consumers):
+        return False
+    # Nothing of it may have been read yet, as for a queue of size 0: then the index knows nothing of it.
+    return subscription.backlog() > len(delayed) + sum(len(consumer.pending) for consumer in consumers)
 
 
 def _has_just_joined(subscription: Subscription, since_ms: int) -> bool:

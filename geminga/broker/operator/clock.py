@@ -72,5 +72,7 @@ class ClockOperator:
                 raise Conflict(NO_JUMPS)
             metadata, topics = self._rooms.metadata, self._topics
             saves = Saves(partial(save_jump, metadata, clock), partial(save_clock, metadata, clock))
-            self._jumps = Jumps(clock, topics.loaded, topics.rounds, saves, self._rooms.record)
+            self._jumps = Jumps(
+                clock, topics.loaded, topics.rounds, saves, topics.load_delayed_now, self._rooms.record
+            )
         return self._jumps

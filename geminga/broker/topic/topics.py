@@ -172,6 +172,10 @@ class Topics:
         load = partial(self.get, create=False)
         await self.unloaded_topics.load_for_checks(self._rooms.policies, load, has_room, interval_s)
 
+    async def load_delayed_now(self) -> list[str]:
+        """See `UnloadedTopics.load_delayed_now`."""
+        return await self.unloaded_topics.load_delayed_now(partial(self.get, create=False))
+
     @property
     def loading_count(self) -> int:
         """Loads that are under way."""

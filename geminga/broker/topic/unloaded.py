@@ -19,7 +19,7 @@ import trio
 from geminga.broker.flow.slices import Pace
 from geminga.broker.subscription.unread_delays import read_delays
 from geminga.broker.topic.upkeep import takes_from
-from geminga.errors import GemingaError, TopicNotFound
+from geminga.errors import GemingaError, ServiceNotReady, TopicNotFound
 from geminga.managed_ledger.unopened import UnopenedLedger, read_unopened
 from geminga.names import NamespaceName, TopicName
 
@@ -41,6 +41,7 @@ LOAD_SHARE: Final = 0.2
 """Of a core: topics are loaded for their delayed messages at most so fast."""
 REST_S_MAX: Final = 1.0
 NO_ROOM_RETRY_S: Final = 10.0
+LOOK_S: Final = 0.005
 
 
 class UnloadedTopics:
@@ -71,6 +72,7 @@ class UnloadedTopics:
         self._to_load: dict[str, None] = {}
         """Topics that hold delayed messages back, whose number only a load tells."""
         self._has_to_load = trio.Event()
+        self._has_room: Callable[[], bool] = lambda: True
 
     # -- what is known ---------------------------------------------------------------------------------------
 
@@ -164,6 +166,7 @@ class UnloadedTopics:
         A fifth of a core is used for it, and no topic is loaded while `has_room` is False, which a surface
         tells by entries that are not read yet.
         """
+        self._has_room = has_room
         await self._listed.wait()
         names = [name for name, found in self.figures() if found.has_buckets or found.holds_delayed]
         # A producer may have loaded a topic whose subscriptions have no consumer.
@@ -235,6 +238,23 @@ class UnloadedTopics:
                         self._unchecked[text] = None
                 await share.rest()
             await trio.sleep(interval_s)
+
+    async def load_delayed_now(self, load: Callable[[TopicName], Awaitable[Topic]]) -> list[str]:
+        """Load the topics that hold delayed messages, at full speed, as long as there is room; returns those
+        that are not loaded. Waits until the records of all topics have been read.
+        """
+        while self.unread:  # noqa: ASYNC110 - once a start
+            await trio.sleep(LOOK_S)
+        left = []
+        for text in [name for name, found in self.figures() if found.has_buckets or found.holds_delayed]:
+            try:
+                if not self._has_room():
+                    raise ServiceNotReady("there is no memory for what it holds back")
+                await load(TopicName.parse(text))
+            except GemingaError as error:
+                log.warning("%s: it is not loaded for a move of the clock: %s", text, error)
+                left.append(text)
+        return left
 
 
 class _Share:

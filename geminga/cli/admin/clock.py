@@ -98,6 +98,8 @@ def _print_jump(jump: Mapping[str, Any]) -> None:
     print(f"stops     {jump['stops']}{'' if jump['is_exact'] else ', many due times at some of them'}")
     for name in jump["waiting"]:
         print(f"due messages wait for a consumer with room: {name}")
+    for name in jump["unacknowledged"]:
+        print(f"not acknowledged in time: {name}")
     for name in jump["unfinished"]:
         print(f"not at rest yet: {name}")
 

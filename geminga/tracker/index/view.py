@@ -139,7 +139,7 @@ class View:
         return ()
 
     def add_due(self, position: tuple[int, int], due_ms: int) -> None:
-        """Keep one that `add` has refused, as nobody takes it now: it is due, and counts as that."""
+        """Keep one that `add` has refused while no consumer takes it: it is due, and counts as that."""
         self.reader.add_due(*position, due_ms)
 
     def saw_undelayed(self, position: Position) -> None:

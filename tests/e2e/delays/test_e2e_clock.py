@@ -15,12 +15,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pulsar
 import pytest
 from pulsar import ConsumerType, InitialPosition
 
+from geminga.testing.tenant import NotDelivered, Tenant
 from tests.e2e.admin_http import Admin
 from tests.e2e.broker_process import ROOT, BrokerProcess
 from tests.e2e.delays.clock_restarts import LEAP_MS_MAX, shown
@@ -217,6 +219,56 @@ def test_a_reminder_that_sends_the_next_one(broker: BrokerProcess, make_client: 
     producer.send(b"0", deliver_after=timedelta(days=1))
     move(broker, ms=14 * DAY_MS + DAY_MS // 2, wait="acknowledged")
     assert times == list(range(14))
+
+
+@pytest.mark.parametrize("knows", ["nobody has read them", "a start has read them", "a bucket has them"])
+def test_due_messages_without_a_consumer_are_told(tmp_path: Path, make_client: Make, knows: str) -> None:
+    """Also on a topic that no client has used since the start."""
+    settings = {"gemingaClock": "virtual", "isDelayedDeliveryDeliverAtTimeStrict": "true"}
+    if knows == "a bucket has them":
+        settings["delayedDeliveryMinIndexCountPerBucket"] = "2"
+    with BrokerProcess(tmp_path / "told", settings=settings) as broker:
+        client = make_client(broker.endpoints.service_url)
+        if knows == "nobody has read them":
+            path = "/admin/v2/persistent/public/default/reminders/subscription/s"
+            assert Admin(broker.endpoints.web_url).put(path).status == 204
+        else:
+            subscribe(client)
+        send(client, **{f"m{number}": DAY_S for number in range(5)})
+        if knows != "nobody has read them":
+            admin = Admin(broker.endpoints.web_url)
+            eventually(lambda: admin.get("/geminga/clock").json()["next_due_ms"])
+            client.close()
+            broker.stop()
+            broker.start()
+        assert move(broker, ms=DAY_MS // 2)["waiting"] == []
+        assert move(broker, ms=DAY_MS)["waiting"] == [f"{TOPIC} / s"]
+        with joined(broker, make_client) as consumer:
+            assert sorted(received(consumer, 5)) == [f"m{number}" for number in range(5)]
+        assert move(broker, ms=1)["waiting"] == []
+
+
+def test_due_messages_for_a_queue_of_size_0_are_told(broker: BrokerProcess, make_client: Make) -> None:
+    client = make_client(broker.endpoints.service_url)
+    subscribe(client, receiver_queue_size=0)
+    send(client, day=DAY_S)
+    assert move(broker, ms=2 * DAY_MS)["waiting"] == [f"{TOPIC} / s"]
+
+
+def test_what_is_not_acknowledged_in_time_is_told(broker: BrokerProcess, make_client: Make) -> None:
+    client = make_client(broker.endpoints.service_url)
+    consumer = subscribe(client)
+    send(client, day=DAY_S, later=2 * DAY_S)
+    moved = move(broker, ms=3 * DAY_MS, wait="acknowledged", wait_seconds=0.05)
+    assert moved["unacknowledged"] == [f"{TOPIC} / s"]
+    assert received(consumer, 2) == ["day", "later"]
+    assert move(broker, ms=DAY_MS, wait="acknowledged")["unacknowledged"] == []
+    send(client, day=DAY_S)
+    endpoints = broker.endpoints
+    served = SimpleNamespace(service_url=endpoints.service_url, web_url=endpoints.web_url, log="")
+    tenant = Tenant(served, "kit")
+    with pytest.raises(NotDelivered, match=f"not acknowledged within 0.05 s of a due time: {TOPIC} / s"):
+        tenant.advance("2d", until_acknowledged=True, timeout_s=0.05)
 
 
 def test_a_caller_that_goes_away_ends_its_move(broker: BrokerProcess, make_client: Make) -> None:
