@@ -35,12 +35,12 @@ from geminga.broker.policies.namespaces import Namespaces
 from geminga.broker.policies.policies import Policies
 from geminga.broker.topic.rooms import Rooms
 from geminga.broker.topic.topics import Topics
-from geminga.clock import Clock, RealClock
+from geminga.clock import Clock, RealClock, VirtualClock
 from geminga.config.config import Config
 from geminga.config.memory_budget import memory_parts
 from geminga.config.operator_token import NO_OPERATOR_TOKEN, OperatorToken
 from geminga.delivery_log.delivery_log import DeliveryLog
-from geminga.errors import ReadOnly, StorageError
+from geminga.errors import GemingaError, ReadOnly, StorageError
 from geminga.events.event_log import EventLog
 from geminga.managed_ledger.chain.tail_cache import TailCache
 from geminga.managed_ledger.orphans import sweep_orphan_ledgers
@@ -358,16 +358,13 @@ async def _clock(instance: InstanceRecord, metadata: MetadataStore) -> Clock:
 
 async def _save_clock(clock: Clock, metadata: MetadataStore) -> None:
     """The next start goes on from what a virtual clock shows."""
-    if not clock.is_virtual:
-        return
-    from geminga.clock import VirtualClock
-    from geminga.metadata.virtual_clock_state import save_clock
+    if isinstance(clock, VirtualClock):
+        from geminga.metadata.virtual_clock_state import save_clock
 
-    assert isinstance(clock, VirtualClock)
-    try:
-        await save_clock(metadata, clock)
-    except StorageError as error:
-        log.warning("where the clock stands is not saved: %s", error)
+        try:
+            await save_clock(metadata, clock)
+        except GemingaError as error:
+            log.warning("where the clock stands is not saved: %s", error)
 
 
 def _disk_statistics(disk: Disk, data_dir: str, directories: Sequence[str]) -> DiskStatistics:

@@ -85,7 +85,7 @@ MUTANTS = (
         JUMPS,
         "clock.let_go(await self._saves.end())",
         "pass",
-        (f"{RESTARTS}::test_an_orderly_restart_is_no_leap",),
+        (f"{E2E}::test_a_caller_that_goes_away_ends_its_move",),
         "that the time which a jump takes is not counted after a restart",
     ),
     Mutant(

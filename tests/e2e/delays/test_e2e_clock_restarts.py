@@ -30,6 +30,6 @@ def test_an_orderly_restart_is_no_leap(broker: BrokerProcess) -> None:
 
 
 def test_after_a_kill_in_a_move_the_clock_is_at_its_target_once(broker: BrokerProcess) -> None:
-    killed = killed_within_a_move(broker, day=1)
+    killed = killed_within_a_move(broker, day=1, twice=True)
     assert killed is not None
     assert killed.is_within_bounds, killed
