@@ -21,6 +21,7 @@ _SUMMED = (
     "overdue",
     "unread",
     "unacked",
+    "unserved",
     "blocked",
     "storage_bytes",
     "kept_bytes",

@@ -47,7 +47,9 @@ OF_BROKER = {
 }
 """Metrics, and what we call them; those of subscriptions are summed up for their topic."""
 _TOPIC = re.compile(r'[{,]topic="((?:[^"\\]|\\.)*)"')
-_HAS_SUBSCRIPTION = re.compile(r'[{,]subscription="')
+PLAIN_BACKLOG = "pulsar_subscription_back_log_no_delayed"
+CONSUMERS = "pulsar_subscription_consumers_count"
+_SUBSCRIPTION = re.compile(r'[{,]subscription="((?:[^"\\]|\\.)*)"')
 _ESCAPED = re.compile(r"\\(.)")
 
 
@@ -88,9 +90,13 @@ def _lines(body: Iterable[bytes]) -> Iterator[str]:
 
 
 def parsed(lines: Iterable[str]) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
-    """Of each topic its figures, and those of the broker."""
+    """Of each topic its figures, and those of the broker. `unserved` is the backlog, without what is delayed,
+    of subscriptions that have no consumer.
+    """
     topics: dict[str, dict[str, float]] = {}
     broker: dict[str, float] = {}
+    unserved: dict[tuple[str, str], float] = {}
+    served: set[tuple[str, str]] = set()
     for line in lines:
         name, brace, _ = line.partition("{")
         if not brace:
@@ -99,13 +105,24 @@ def parsed(lines: Iterable[str]) -> tuple[dict[str, dict[str, float]], dict[str,
             broker[OF_BROKER[name]] = broker.get(OF_BROKER[name], 0.0) + _value(line)
             continue
         key = OF_TOPICS.get(name) or OF_SUBSCRIPTIONS.get(name)
-        found = _TOPIC.search(line) if key is not None else None
-        if key is None or found is None:
+        if key is None and name not in (PLAIN_BACKLOG, CONSUMERS):
             continue
-        if (name in OF_SUBSCRIPTIONS) is not (_HAS_SUBSCRIPTION.search(line) is not None):
+        found, subscription = _TOPIC.search(line), _SUBSCRIPTION.search(line)
+        if found is None or (name in OF_TOPICS) is not (subscription is None):
             continue
-        figures = topics.setdefault(_ESCAPED.sub(r"\1", found[1]), {})
-        figures[key] = figures.get(key, 0.0) + _value(line)
+        topic, value = _ESCAPED.sub(r"\1", found[1]), _value(line)
+        if key is not None:
+            figures = topics.setdefault(topic, {})
+            figures[key] = figures.get(key, 0.0) + value
+        elif subscription is not None and value:
+            if name == CONSUMERS:
+                served.add((topic, subscription[1]))
+            else:
+                unserved[topic, subscription[1]] = value
+    for place, entries in unserved.items():
+        if place not in served:
+            figures = topics.setdefault(place[0], {})
+            figures["unserved"] = figures.get("unserved", 0.0) + entries
     return topics, broker
 
 

@@ -231,9 +231,9 @@ def _tell_topics(found: dict[str, Any], topics: list[dict[str, Any]]) -> None:
         notes.append(
             f"the figures of {counted(unread, 'topic')} are not known yet: the broker has just started"
         )
-    waiting = [row for row in topics if row["backlog"] - row["delayed"] > 0 and not row["consumers"]]
+    waiting = [row for row in topics if row["unserved"]]
     if waiting:
-        notes.append(f"a backlog without a consumer: {_named(waiting)}")
+        notes.append(f"a backlog without a consumer: {_named(waiting, 'unserved')}")
     blocked = [row for row in topics if row["blocked"]]
     if blocked:
         notes.append(f"consumers wait, as too much is not acknowledged: {_named(blocked)}")

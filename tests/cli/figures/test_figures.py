@@ -109,3 +109,16 @@ def test_lines_that_are_cut_short_are_no_crash(line: str) -> None:
 def test_a_name_may_hold_what_a_label_ends_with() -> None:
     topics, _ = parsed(['pulsar_msg_backlog{cluster="c",topic="persistent://a/b/x\\"} 99"} 3 1700000000000'])
     assert topics == {'persistent://a/b/x"} 99': {"backlog": 3.0}}
+
+
+def test_a_subscription_that_no_consumer_reads_is_seen_beside_one_that_is_read() -> None:
+    def lines(subscription: str, entries: int, consumers: int) -> list[str]:
+        labels = f'{{topic="persistent://public/default/t",subscription="{subscription}"}}'
+        return [
+            f"pulsar_subscription_back_log_no_delayed{labels} {entries}",
+            f"pulsar_subscription_consumers_count{labels} {consumers}",
+        ]
+
+    page = lines("fast", 3, 1) + lines("idle", 89_987, 0) + lines("done", 0, 0) + lines("far", 13, 0)
+    [row] = rows.rows(Scrape(1.0, 0.1, *parsed(page)))
+    assert row["unserved"] == 90_000
