@@ -218,7 +218,7 @@ class Tenant:
 
     def _undelivered(self) -> str:
         return "; ".join(
-            f"{topic} / {name}: {waits} messages are not acknowledged"
+            f"{topic} / {name}: {waits} entries are not acknowledged"
             for topic in self.topics()
             for name, found in self.stats(topic)["subscriptions"].items()
             if (waits := found["msgBacklog"] - found["msgDelayed"]) > 0 or found["unackedMessages"]
@@ -231,7 +231,7 @@ class Tenant:
         if not found["msgBacklog"]:
             return ""
         return (
-            f"{topic} / {name}: {found['msgBacklog']} messages are not acknowledged: "
+            f"{topic} / {name}: {found['msgBacklog']} entries are not acknowledged: "
             f"{found['msgDelayed']} not due yet, {found['unackedMessages']} with {len(found['consumers'])} "
             f"consumers{self._delayed_text(topic, name)}"
         )

@@ -196,7 +196,7 @@ public final class GemingaExtension
 
     // -- what is left -----------------------------------------------------------------------------------------
 
-    /** Messages of a subscription that are not acknowledged, delayed ones too. */
+    /** Entries of a subscription that are not acknowledged, delayed ones too; a batch is one. */
     public long backlog(String topic, String subscription) {
         return number(subscription(topic, subscription), "msgBacklog");
     }
@@ -206,7 +206,7 @@ public final class GemingaExtension
         until(atMost, () -> {
             String found = subscription(topic, subscription);
             long waits = number(found, "msgBacklog") - number(found, "msgDelayed");
-            return waits <= 0 && number(found, "unackedMessages") == 0 ? "" : waits + " messages wait";
+            return waits <= 0 && number(found, "unackedMessages") == 0 ? "" : waits + " entries wait";
         });
     }
 
@@ -215,7 +215,7 @@ public final class GemingaExtension
         until(atMost, () -> {
             String found = subscription(topic, subscription);
             long backlog = number(found, "msgBacklog");
-            return backlog == 0 ? "" : backlog + " messages of " + topic + " / " + subscription
+            return backlog == 0 ? "" : backlog + " entries of " + topic + " / " + subscription
                     + " are not acknowledged, " + number(found, "msgDelayed") + " of them not due yet";
         });
     }

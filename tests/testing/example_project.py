@@ -49,7 +49,7 @@ def test_a_month(geminga_tenant: Any, client: pulsar.Client) -> None:
     assert moved["waiting"] == []
     assert geminga_tenant.now() - began >= datetime.timedelta(days=30, hours=1)
     message = consumer.receive(10_000)
-    with pytest.raises(AssertionError, match="messages are not acknowledged"):
+    with pytest.raises(AssertionError, match="entries are not acknowledged"):
         geminga_tenant.drain(timeout_s=0)
     consumer.acknowledge(message)
     geminga_tenant.assert_delivered("reminders", "app")

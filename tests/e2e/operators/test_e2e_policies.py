@@ -62,7 +62,6 @@ def test_what_holds_is_shown_for_every_policy(admin: Admin, topic: str) -> None:
     assert admin.get(f"{path}/subscriptionTypesEnabled?applied=true").json() == ["Shared"]
 
 
-@pytest.mark.geminga_only
 def has_second_producer(broker: Endpoints, topic: str) -> bool:
     """Whether the topic takes one beside its first."""
     with BinarySession(broker.binary_address) as first, BinarySession(broker.binary_address) as second:

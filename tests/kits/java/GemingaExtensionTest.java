@@ -135,7 +135,7 @@ class GemingaExtensionTest {
         send("later", Duration.ofDays(1));
         AssertionError said = assertThrows(AssertionError.class,
                 () -> broker.assertDelivered("r", "app", Duration.ZERO));
-        assertTrue(said.getMessage().contains("1 messages of r / app are not acknowledged"), said.getMessage());
+        assertTrue(said.getMessage().contains("1 entries of r / app are not acknowledged"), said.getMessage());
     }
 
     @Test
