@@ -171,7 +171,7 @@ def main(arguments: list[str]) -> int:
             leaps[when].append(leap_ms)
             print(f"restart {number + 1} {when}: a leap of {leap_ms} ms", flush=True)
         while len(killed) < flags.kills:
-            # From the first stop on, and not near the end: the move may not have begun, or be over unanswered.
+            # Not before the first stop, nor near the end: a move may be over and not answered yet.
             found = killed_within_a_move(broker, chance.randint(1, STOPS - 2), twice=len(killed) % 5 == 0)
             if found is None:
                 too_late += 1
