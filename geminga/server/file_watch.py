@@ -1,4 +1,4 @@
-"""Notices files and directories that something else removes, moves or replaces while the broker runs.
+"""Notices files and directories that something else removes, moves, replaces or cuts while the broker runs.
 
 Open files accept writes and syncs even after their name or their directory is gone, so nothing fails by
 itself, and the broker would confirm entries that no later start can find.
@@ -38,7 +38,7 @@ class Database(Protocol):
 
 
 class Gone(NamedTuple):
-    """What something else has removed, moved or replaced."""
+    """What something else has removed, moved, replaced or cut short."""
 
     directory: str = ""
     """The first such directory; then `files` is empty."""
@@ -96,9 +96,10 @@ class FileWatch:
             )
         else:
             text = (
-                f"{gone}: removed, moved or replaced while the broker ran. Publishing has stopped. What is "
-                "in memory, in open files or in journals is written again under the same names, and the log "
-                "says what is not. Stop what removes files, and start again"
+                f"{gone}: removed, moved, replaced or cut short while the broker ran. Publishing has "
+                "stopped. What is in memory, in open files or in journals is written again under the same "
+                "names, and the log says what is not. Stop what removes or cuts files (of logrotate: "
+                "copytruncate), and start again"
             )
         with trio.CancelScope(shield=True):
             await self._bookie.abandon(StorageError(text))

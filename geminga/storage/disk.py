@@ -138,6 +138,10 @@ class Disk(Protocol):
         """
         ...
 
+    def size(self, path: str) -> int | None:
+        """The length of the file at the path in bytes; None if there is none."""
+        ...
+
     def free_bytes(self, path: str) -> int:
         """Bytes that this user may still write; `UNLIMITED_BYTES` if the file system counts no blocks."""
         ...
@@ -270,6 +274,13 @@ class RealDisk:
         # The inode and not the path: a directory that was replaced by another one, or mounted over, keeps its
         # path.
         return facts.st_dev, facts.st_ino
+
+    def size(self, path: str) -> int | None:
+        with translated("look", path):
+            try:
+                return os.stat(path).st_size
+            except (FileNotFoundError, NotADirectoryError):
+                return None
 
     def free_bytes(self, path: str) -> int:
         if sys.platform == "win32":

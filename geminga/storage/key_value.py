@@ -378,7 +378,7 @@ class RocksKeyValue:
         files. Raises StorageError, which is final.
         """
         if self._files is not None and (gone := self._files.gone()):
-            self._failed = StorageError(f"{gone[0]}: removed, moved or replaced")
+            self._failed = StorageError(f"{gone[0]}: removed, moved, replaced or cut short")
             self._is_behind = True
             raise self._failed
 
@@ -391,7 +391,7 @@ class RocksKeyValue:
         assert self._files is not None, "read-only"
         # An opening would take a log that is gone for empty, and forget that it was there.
         if gone := self._files.gone():
-            raise DiskFull(f"{gone[0]}: removed, moved or replaced; before that: {self._full}")
+            raise DiskFull(f"{gone[0]}: removed, moved, replaced or cut short; before that: {self._full}")
         try:
             with self._gate:
                 self._files.move_on()

@@ -24,6 +24,14 @@ _REMOVED = " (deleted)"
 """Linux puts this behind the former name of a file that has none any more."""
 
 
+def is_cut(disk: Disk, path: str, bytes_min: int) -> bool:
+    """Whether a file is at the path and shorter than what this process knows to be in it. Only for files that
+    this process never makes shorter.
+    """
+    size = disk.size(path)
+    return size is not None and size < bytes_min
+
+
 def write_again(disk: Disk, file: File, path: str) -> None:
     """Copy all bytes of the open `file` to `path`, which is replaced if it exists. Durable on return, the
     name included; a crash before leaves nothing at `path`. Raises StorageError.

@@ -1,4 +1,4 @@
-"""Finds files of an open RocksDB database that something else has removed, and writes them again.
+"""Finds files of an open RocksDB database that something else has removed or cut, and writes them again.
 
 RocksDB does not notice. It goes on with what it has open, and its next opening refuses the directory, or cuts
 its log. Which files it needs changes at any time, on its own threads, so a file counts as removed only if the
@@ -17,6 +17,8 @@ from geminga.storage.removed_files import open_removed, write_again
 
 CURRENT: Final = "CURRENT"
 """The file that names the manifest."""
+HEAD_BYTES: Final = 7
+"""The header of a log's or manifest's first record: checksum, length and type, of which none is all zeros."""
 _MANIFEST: Final = "MANIFEST-"
 _LOG: Final = ".log"
 _TABLE: Final = ".sst"
@@ -48,6 +50,10 @@ class DatabaseFiles:
         """The name of the last manifest that was seen."""
         self._inodes: dict[str, int] = {}
         """Of each table and log, as it was seen first. Their names are never given twice."""
+        self._bytes: dict[str, int] = {}
+        """The lengths of tables, logs and the manifest at the last look. RocksDB makes none of them shorter
+        while it needs it.
+        """
         self._still: frozenset[str] | None = None
         """The names of all that is needed while the database changes no file."""
         self._held: list[File] = []
@@ -68,6 +74,7 @@ class DatabaseFiles:
             if not name.endswith(_TABLE):
                 self._held.append(self._disk.open(os.path.join(self._path, name)))
         self._still = needed
+        self._bytes = {}  # a failed write was cut off
 
     def move_on(self) -> None:
         self._still = None
@@ -75,8 +82,8 @@ class DatabaseFiles:
             self._held.pop().close()
 
     def gone(self) -> list[str]:
-        """The paths of the files that the database needs and that do not exist, sorted; that of the directory
-        if it was removed, moved or replaced.
+        """The paths of the files that the database needs and that do not exist or were cut, sorted; that of
+        the directory if it was removed, moved or replaced.
         """
         if not self.is_in_place:
             return [self._path]
@@ -95,7 +102,9 @@ class DatabaseFiles:
         missing_logs = {number for number in self._logs if number >= before.oldest_log} - logs
         self._logs = logs | missing_logs
         lost = self._missing_manifest()
-        if missing_tables or missing_logs or not logs:
+        written = {self._manifest, *map(_log_name, logs)} - {""}
+        cut = self._cut(before.tables & names, written)
+        if missing_tables or missing_logs or cut or not logs:
             # RocksDB has deleted them itself in the meantime, unless it still needs them. Numbers are never
             # given twice, and a table or log that is obsolete stays so.
             after = self._live()
@@ -103,6 +112,11 @@ class DatabaseFiles:
                 return []
             names |= self._listed()
             lost += [name for name in missing_tables & after.tables if name not in names]
+            lost += [
+                name
+                for name in cut
+                if name in after.tables or name == self._manifest or _log_number(name) >= after.oldest_log
+            ]
             numbers = {number for number in missing_logs if number >= after.oldest_log}
             # The log that is being written is never obsolete. If none was listed while `oldest_log` stayed
             # the same, then it was made and removed since the last look.
@@ -110,6 +124,39 @@ class DatabaseFiles:
                 numbers = {after.oldest_log}
             lost += [name for name in map(_log_name, numbers) if name not in names]
         return lost
+
+    def _cut(self, tables: Collection[str], written: Collection[str]) -> list[str]:
+        """Those of these files that are shorter than at the last look, or that a write behind a cut has made
+        as long again. `written` are those that the database appends to.
+        """
+        cut: list[str] = []
+        known, self._bytes = self._bytes, {}
+        for name in (*tables, *written):
+            path = os.path.join(self._path, name)
+            size = self._disk.size(path)
+            if size is None:
+                continue  # obsolete, or named as missing
+            is_cut = size < known.get(name, 0)
+            if not is_cut and size and name in written:
+                # RocksDB writes at its own offset, so the file then begins with zeros; no record does.
+                is_cut = not any(self._head(path))
+            self._bytes[name] = max(size, known.get(name, 0))
+            if is_cut:
+                cut.append(name)
+        return cut
+
+    def _head(self, path: str) -> bytes:
+        """The first bytes of a file; anything if it is gone."""
+        try:
+            file = self._disk.open(path)
+        except StorageError:
+            if self._disk.exists(path):
+                raise
+            return b"?"
+        try:
+            return file.pread(0, HEAD_BYTES)
+        finally:
+            file.close()
 
     def _listed(self) -> set[str]:
         """The names of the files in the directory, without tables and logs that were replaced."""

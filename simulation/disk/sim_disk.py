@@ -208,6 +208,10 @@ class SimDisk:
         inode = self._names.current.get(path)
         return (1, id(inode)) if inode is not None else None
 
+    def size(self, path: str) -> int | None:
+        inode = self._names.current.get(path)
+        return len(inode.current) if inode is not None else None
+
     def free_bytes(self, path: str) -> int:
         left = self.free if self.space_bytes is None else self.space_bytes - self._used_bytes()
         return max(0, min(self.free, left))

@@ -60,6 +60,32 @@ def test_removed_files_are_named_and_written_again(
     again.close()
 
 
+@pytest.mark.parametrize("is_written", [False, True])
+def test_a_cut_log_is_named_and_what_it_had_is_written_again(
+    values: RocksKeyValue, tmp_path: Path, is_written: bool
+) -> None:
+    assert values.gone_files() == []
+    [cut] = (tmp_path / "db").glob("*.log")
+    os.truncate(cut, 0)
+    if is_written:  # the file is as long as before then, with a hole
+        values.write([(b"z", b"")], sync=True)
+    assert values.gone_files() == [str(cut)]
+    assert values.write_files_again() == []
+    values.close()
+    again = RocksKeyValue(str(tmp_path / "db"))
+    late = [(b"z", b"")] if is_written else []
+    assert list(again.scan(b"", b"\xff")) == rows("flushed") + rows("logged") + late
+    again.close()
+
+
+@pytest.mark.parametrize("pattern", ["*.sst", "MANIFEST-*"])
+def test_cut_tables_and_manifests_are_named(values: RocksKeyValue, tmp_path: Path, pattern: str) -> None:
+    assert values.gone_files() == []
+    cut = next((tmp_path / "db").glob(pattern))
+    os.truncate(cut, 20)
+    assert values.gone_files() == [str(cut)]
+
+
 def test_a_table_that_nothing_has_open_stays_named(values: RocksKeyValue, tmp_path: Path) -> None:
     table = next((tmp_path / "db").glob("*.sst"))
     away = tmp_path / "away"
@@ -161,7 +187,7 @@ def test_a_log_that_is_removed_just_before_the_disk_is_full(
     remove(tmp_path / "db", "*.log")
     with monkeypatch.context() as patch:
         patch.setattr(values._database, "apply", full)
-        with pytest.raises(StorageError, match="removed, moved or replaced"):
+        with pytest.raises(StorageError, match="removed, moved, replaced or cut short"):
             values.write([(b"late", b"")], sync=True)
     assert values.gone_files()
     assert values.write_files_again() == []
@@ -192,7 +218,7 @@ def test_files_removed_on_a_full_disk(
     assert named
     assert set(named) <= set(removed)
     # There is space by now, and an opening would make new files.
-    with pytest.raises(DiskFull, match="removed, moved or replaced"):
+    with pytest.raises(DiskFull, match="removed, moved, replaced or cut short"):
         values.write([(b"late", b"")], sync=True)
     assert values.write_files_again() == []
     values.close()

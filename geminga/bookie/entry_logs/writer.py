@@ -22,7 +22,7 @@ from geminga.bookie.records.segment_map import SegmentMap
 from geminga.bookie.records.settings import BookieSettings
 from geminga.errors import StorageError
 from geminga.storage.disk import Disk, File
-from geminga.storage.removed_files import write_again
+from geminga.storage.removed_files import is_cut, write_again
 
 # One system call for thousands of records; more would only add to the memory that a flush holds.
 WRITE_BYTES = 1 << 20
@@ -36,6 +36,7 @@ class _NamedLog(NamedTuple):
 
     path: str
     identity: tuple[int, int] | None
+    file: File
 
 
 class EntryLogWriter:
@@ -48,6 +49,8 @@ class EntryLogWriter:
         self._directory = directory
         self._settings = settings
         self._next_log_id = next_log_id
+        self.closed_bytes: dict[int, int] = {}
+        """The lengths of the logs that this object has closed; its owner adds and removes others."""
         self._file: File | None = None
         self._named: _NamedLog | None = None
         self._log_id = 0
@@ -101,7 +104,9 @@ class EntryLogWriter:
             return
         # The last moment at which such a log can be saved: nothing else may have it open.
         if self.gone():
-            raise StorageError(f"{file.path}: removed, moved or replaced while it was being written")
+            raise StorageError(
+                f"{file.path}: removed, moved, replaced or cut short while it was being written"
+            )
         self._write_parts()
         if self._synced < self._end:
             # A crash may keep the footer and lose the records that it describes, and a start trusts a footer.
@@ -113,9 +118,7 @@ class EntryLogWriter:
             ledgers[ledger_id] = FooterLedger(usage, self._names.get(ledger_id, NAMELESS))
         file.append(encode_footer(self._end, ledgers, self._rows))
         file.sync()
-        self._named = None
-        file.close()
-        self._file = None
+        self.close()
         self._rows = []
         self._names = {}
 
@@ -130,28 +133,34 @@ class EntryLogWriter:
         self._parts_bytes = 0
 
     def gone(self) -> list[str]:
-        """The path of the current log if something else has removed, moved or replaced it. Call on any
+        """The path of the current log if something else has removed, moved, replaced or cut it. Call on any
         thread.
         """
         named = self._named
-        # Nothing of ours removes the current log, so it must still be the current one after the look.
-        if named is None or self._disk.identity(named.path) == named.identity or self._named is not named:
+        if named is None:
             return []
-        return [named.path]
+        is_changed = not self._has_its_name(named) or is_cut(self._disk, named.path, named.file.size())
+        # Nothing of ours removes the current log, so it must still be the current one after the look.
+        return [named.path] if is_changed and self._named is named else []
+
+    def _has_its_name(self, named: _NamedLog) -> bool:
+        return self._disk.identity(named.path) == named.identity
 
     def write_again(self) -> None:
         """Write the current log again if it has been removed; durable on return. Only `abandon` and `close`
         may follow. Raises StorageError.
         """
-        if self._file is not None and self.gone():
-            write_again(self._disk, self._file, self._file.path)
+        # What was cut off is in no open file either.
+        if self._named is not None and not self._has_its_name(self._named):
+            write_again(self._disk, self._named.file, self._named.path)
 
     def close(self) -> None:
         """Close the file without a footer."""
-        self._named = None
         if self._file is not None:
+            self.closed_bytes[self._log_id] = self._file.size()
             self._file.close()
             self._file = None
+        self._named = None
 
     def _write_ledger(self, ledger_id: int, segments: list[Segment], rows: list[LedgerRow]) -> None:
         # Many ledgers with little traffic make segments of one entry: this loop is the flush's cost then.
@@ -208,7 +217,8 @@ class EntryLogWriter:
         # Now, not with the first flush's sync: rows that name this log may become durable before the next
         # sync of the directory, and a crash would leave them without a file.
         self._disk.sync_directory(self._directory)
-        self._named = _NamedLog(self._file.path, self._disk.identity(self._file.path))
+        path = self._file.path
+        self._named = _NamedLog(path, self._disk.identity(path), self._file)
         self._file.append(encode_header(self._log_id))
         self._end = self._synced = HEADER_BYTES
 
@@ -234,6 +244,9 @@ class EntryLogWriter:
             return
         file = self._file
         assert file is not None
+        # Behind a cut the write would leave a hole, and the file its old length: no later look could tell.
+        if is_cut(self._disk, file.path, file.size()):
+            raise StorageError(f"{file.path}: cut while it was being written")
         file.append_many(self._parts)
         self._parts = []
         self._parts_bytes = 0

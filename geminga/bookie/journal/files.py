@@ -21,7 +21,7 @@ from geminga.clock import RealClock
 from geminga.errors import StorageError
 from geminga.storage.disk import Disk, File
 from geminga.storage.disk_errors import DiskFull
-from geminga.storage.removed_files import write_again
+from geminga.storage.removed_files import is_cut, write_again
 
 # BookKeeper drops the page cache behind its journal too (`journalRemoveFromPageCache`): nothing reads these
 # bytes again before a crash, and they would push out the pages of entry logs, which consumers do read.
@@ -50,6 +50,7 @@ class _NamedFile(NamedTuple):
 
     path: str
     identity: tuple[int, int] | None
+    file: File
 
 
 class JournalFiles:
@@ -75,6 +76,8 @@ class JournalFiles:
         self._lock = threading.Lock()
         self._free = list(free)
         self._old: list[int] = []
+        self._closed_bytes: dict[str, int] = {}
+        """The lengths of the files that are closed, from the first look at each on."""
         self._kept = False
         self._may_overwrite: Callable[[], bool] = lambda: True
         self._file: File
@@ -114,6 +117,9 @@ class JournalFiles:
         end = align(offset + len(group), self._settings.journal_alignment_bytes)
         file = self._file
         if end > self._allocated:
+            # A cut file becomes as long as it was here, with a hole, and no later look could tell.
+            if is_cut(self._disk, file.path, file.size()):
+                raise StorageError(f"{file.path}: cut while it was being written")
             step = self._settings.journal_allocate_bytes
             wanted = max(end, min(align(end, step), self._settings.journal_file_bytes))
             self._allocated = _reserve(file, end, wanted)
@@ -173,18 +179,22 @@ class JournalFiles:
         self._may_overwrite = may_overwrite
 
     def gone(self) -> list[str]:
-        """The paths of files that something else has removed, moved or replaced, kept ones included. Call on
-        any thread. Raises StorageError if the directory cannot be listed.
+        """The paths of files that something else has removed, moved, replaced or cut, with those that are
+        kept. Call on any thread. Raises StorageError if the directory cannot be listed.
         """
         named, closed = self._existing()
         names = {f"{self.directory}/{name}" for name in self._disk.list(self.directory)}
-        suspects = {path for path in closed if path not in names}
+        suspects = {path for path in closed if path not in names or self._is_closed_one_cut(path)}
         if not suspects and self._is_there(named):
             return []
         # The journal itself deletes and renames files. A path that it has given up is not used again, so one
         # that it still has now has existed until something else removed it.
         named_now, closed_now = self._existing()
-        gone = {path for path in suspects & closed_now if not self._disk.exists(path)}
+        gone = {
+            path
+            for path in suspects & closed_now
+            if not self._disk.exists(path) or self._is_closed_one_cut(path)
+        }
         if named_now is named and not self._is_there(named):
             gone.add(named.path)
         return sorted(gone)
@@ -193,19 +203,33 @@ class JournalFiles:
         """Write the open file again if it has been removed; durable on return. Nothing may be written to the
         journal after this. Raises StorageError.
         """
-        path = self._named.path
-        if not self._is_there(self._named):
-            write_again(self._disk, self._file, path)
-            self._named = _NamedFile(path, self._disk.identity(path))
+        path, identity, file = self._named
+        # What was cut off is in no open file either.
+        if self._disk.identity(path) != identity:
+            write_again(self._disk, file, path)
+            self._named = _NamedFile(path, self._disk.identity(path), file)
 
     def _existing(self) -> tuple[_NamedFile, set[str]]:
         """The open file, and the paths of all others."""
         with self._lock:
             old = {journal_path(self.directory, journal_id) for journal_id in self._old}
-            return self._named, old.union(self._free)
+            closed = old.union(self._free)
+            self._closed_bytes = {
+                path: length for path, length in self._closed_bytes.items() if path in closed
+            }
+            return self._named, closed
 
     def _is_there(self, named: _NamedFile) -> bool:
-        return self._disk.identity(named.path) == named.identity is not None
+        """Whether the open file has its name and its length."""
+        has_name = self._disk.identity(named.path) == named.identity is not None
+        return has_name and not is_cut(self._disk, named.path, named.file.size())
+
+    def _is_closed_one_cut(self, path: str) -> bool:
+        size = self._disk.size(path)
+        if size is None:
+            return False
+        with self._lock:
+            return size < self._closed_bytes.setdefault(path, size)
 
     def close(self) -> None:
         """Close the file; nothing is written after this."""
@@ -216,7 +240,9 @@ class JournalFiles:
         # The last moment at which its bytes can be saved. Receipts for them have left, and only the write
         # caches have them beside it, until they are flushed.
         if not self._is_there(self._named):
-            raise StorageError(f"{self._named.path}: removed, moved or replaced while it was being written")
+            raise StorageError(
+                f"{self._named.path}: removed, moved, replaced or cut short while it was being written"
+            )
         left = self._file
         # The file is open until there is another one: a failure in between may come from whatever removes
         # files, and `write_again` then needs it.
@@ -224,6 +250,7 @@ class JournalFiles:
         left.close()
         with self._lock:
             self._old.append(position.journal_id)
+            self._closed_bytes[left.path] = left.size()
 
     def _open_next(self, journal_id: int, previous: JournalPosition) -> None:
         path = journal_path(self.directory, journal_id)
@@ -250,7 +277,7 @@ class JournalFiles:
                         self._free.insert(0, recycled)
             raise
         self._file = file
-        self._named = _NamedFile(path, self._disk.identity(path))
+        self._named = _NamedFile(path, self._disk.identity(path), file)
         self._header = header
         self._end = header.first_group
         self._allocated = file.size()

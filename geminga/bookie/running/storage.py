@@ -36,6 +36,7 @@ from geminga.bookie.running.disk_space import flush_refusal
 from geminga.errors import CorruptData, LedgerNotFound, ReadOnly, StorageError
 from geminga.storage.disk import Disk
 from geminga.storage.disk_errors import DiskFull
+from geminga.storage.removed_files import is_cut
 
 KEPT_JOURNALS_MAX = 1000
 """The limit of missing journals that the index names."""
@@ -351,6 +352,7 @@ class LedgerStorage:
                 self.reclaimed_by_deletion_bytes += freed
             self._index.forget_log(log_id)
             self._record_bytes.pop(log_id, None)
+            self._writer.closed_bytes.pop(log_id, None)
         if deleted:
             self._logs.sync_directory()
         return deleted
@@ -377,26 +379,35 @@ class LedgerStorage:
         self.kept = KeptLogs(len(kept), sum(map(self._logs.size_bytes, kept)))
         return len(kept)
 
-    # ---- files that something else has removed
+    # ---- files that something else has removed or cut
 
     def overlook_missing(self, lengths: Mapping[int, int]) -> None:
-        """Logs that are missing now were reported by the recovery: `gone_files` does not return them.
+        """Logs that are missing or cut now were reported by the recovery: `gone_files` does not return them.
         `lengths` says where the records of logs end that were found without their last ones. Blocking.
         """
         self._lengths = lengths
         self._overlooked = frozenset(self._missing_logs())
+        for log_id in self._logs.ids():
+            size = self.disk.size(entry_log_path(self._logs.directory, log_id))
+            self._writer.closed_bytes.setdefault(log_id, size or 0)
         if self._index.kept.below:
             self._note_kept(self._dead_logs())
 
     def gone_files(self) -> list[str]:
         """The paths of logs with living entries, and of the current log, that something else has removed,
-        moved or replaced. Blocking; call on any thread.
+        moved, replaced or cut. Blocking; call on any thread.
         """
         # A log is deleted only after its usage has become empty, which it then stays. So a log with usage now
         # was not deleted before now.
         missing = {log_id for log_id in self._missing_logs() if self._index.usage.get(log_id)} | self._missed
         paths = {entry_log_path(self._logs.directory, log_id) for log_id in missing}
-        return sorted({path for path in paths if not self.disk.exists(path)}.union(self._writer.gone()))
+        gone = {path for path in paths if not self.disk.exists(path)}
+        gone.update(self._writer.gone())
+        for log_id, length in dict(self._writer.closed_bytes).items():
+            path = entry_log_path(self._logs.directory, log_id)
+            if is_cut(self.disk, path, length) and self._index.usage.get(log_id):
+                gone.add(path)
+        return sorted(gone)
 
     async def write_files_again(self) -> None:
         """Write removed logs again, durable on return, that are still open for writing or reading. Entries

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -121,6 +122,49 @@ async def test_removed_files_are_named_and_their_entries_saved(
     await check(tmp_path, before)
 
 
+@pytest.mark.parametrize("length", [0, 70])
+@pytest.mark.parametrize(("directory", "number"), [("journal", -1), ("journal", 0), ("entry-logs", -1)])
+async def test_cut_files_are_named_and_their_entries_kept(
+    tmp_path: Path, directory: str, number: int, length: int
+) -> None:
+    with pytest.RaisesGroup(StorageError):
+        async with running(tmp_path) as bookie:
+            entries = Entries(bookie)
+            await entries.add(1, 20)
+            await bookie.flush()
+            await entries.add(2, 100)
+            await entries.add(3, 1)  # in a journal of its own
+            assert bookie.files.gone() == []
+            cut = files(tmp_path, directory)[number]
+            os.truncate(cut, length)
+            assert bookie.files.gone() == [str(cut)]
+            await bookie.abandon(StorageError("cut"))
+    await check(tmp_path, entries.durable)
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+async def test_no_write_goes_behind_a_cut(tmp_path: Path, is_closed: bool) -> None:
+    """The file would be as long as before, with a hole."""
+    with pytest.RaisesGroup(StorageError, flatten_subgroups=True):
+        async with running(tmp_path) as bookie:
+            entries = Entries(bookie)
+            await entries.add(1, 20)
+            await bookie.flush()
+            if is_closed:
+                await bookie.directories[0].storage.finish_log()
+            log = files(tmp_path, "entry-logs")[0]
+            os.truncate(log, 0)
+            await entries.add(2, 20)
+            if is_closed:
+                assert bookie.files.gone() == [str(log)]
+                await bookie.abandon(StorageError("cut"))
+            with pytest.raises(StorageError, match="cut"):
+                await bookie.flush()
+            await trio.sleep_forever()
+    assert log.stat().st_size == 0
+    await check(tmp_path, entries.durable)
+
+
 async def test_a_spare_journal_that_is_missed_at_its_reuse_is_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -189,7 +233,7 @@ async def test_a_log_that_is_full_before_anybody_looks_is_saved(tmp_path: Path) 
             await entries.add(2, 200)
             await bookie.flush()
             await entries.add(3, 1)
-            with pytest.raises(StorageError, match="removed, moved or replaced"):
+            with pytest.raises(StorageError, match="removed, moved, replaced or cut"):
                 await bookie.flush()
             await trio.sleep_forever()
     await check(tmp_path, entries.durable)

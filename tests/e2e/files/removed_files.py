@@ -1,4 +1,4 @@
-"""Remove files of a running broker under load, each kind in each way, and start a broker on what is left.
+"""Remove or cut files of a running broker under load, each kind in each way, and start a broker on the rest.
 
     python -m tests.e2e.files.removed_files [--only WORD] [--repeat 3]
 
@@ -129,6 +129,11 @@ def replace(path: Path) -> None:
     copy.rename(path)
 
 
+def copytruncate(path: Path) -> None:
+    """As logrotate does it, without the copy."""
+    os.truncate(path, 0)
+
+
 CASES = [
     Case("open journal", lambda data: journals(data)[-1:]),
     Case("open journal, nothing flushed", lambda data: journals(data)[-1:], UNFLUSHED),
@@ -161,6 +166,11 @@ CASES = [
     Case("*.log everywhere", lambda data: sorted(data.rglob("*.log")), may_lose=True),
     Case("*.log everywhere, default settings", lambda data: sorted(data.rglob("*.log")), {}),
     Case("every file, default settings", all_files, {}, may_lose=True),
+    Case("open journal, cut", lambda data: journals(data)[-1:], SMALL, copytruncate),
+    Case("open entry log, cut", open_log, SMALL, copytruncate, may_lose=True),
+    Case("index WAL, cut", below("index", "*.log"), SMALL, copytruncate),
+    Case("metadata WAL, cut", below("metadata", "*.log"), SMALL, copytruncate),
+    Case("*.log everywhere, cut", lambda data: sorted(data.rglob("*.log")), {}, copytruncate),
 ]
 
 

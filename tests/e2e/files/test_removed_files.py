@@ -17,4 +17,4 @@ def test_what_has_a_receipt_is_served_by_the_next_start(tmp_path: Path) -> None:
     outcome = run_case(case, tmp_path, receipts=600)
     assert outcome.failure(case) == "", outcome.said
     assert outcome.receipts >= 600
-    assert "removed, moved or replaced while the broker ran" in outcome.said
+    assert "removed, moved, replaced or cut short while the broker ran" in outcome.said
