@@ -99,5 +99,5 @@ def test_a_size_that_is_none(size: str, tmp_path: Path) -> None:
 def test_too_little(tmp_path: Path) -> None:
     answer = run("standalone", "--data-dir", str(tmp_path / "d"), "--memory", "100M")
     assert answer.returncode == 2
-    assert "from 160 to" in answer.stderr
+    assert "--memory 100M: expected from 160M to" in answer.stderr
     assert not (tmp_path / "d").exists()

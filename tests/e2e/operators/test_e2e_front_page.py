@@ -112,19 +112,12 @@ def test_a_lost_bucket_is_on_the_page_until_it_is_rebuilt(chaotic: Endpoints) ->
     damage = f"/geminga/delayed/{topic_path(topic)}/subscription/billing/lose-bucket"
     assert web.post(damage, {"quietly": True}).status == 200
     assert web.put(f"/admin/v2/{topic_path(topic)}/unload").status == 204
-    # The page before serves for a second. It would never say so if looking loaded the topic.
-    eventually(lambda: "the figures of its records" in page_of(chaotic, of_topic)[0])
-    web.get(f"/admin/v2/{topic_path(topic)}/stats")
-    lost = f"{topic}, subscription billing: its delayed index has lost one bucket"
-    eventually(lambda: lost in section(page_of(chaotic)[0], "state"))
-    assert "bucket-lost" in section(page_of(chaotic)[0], "events")
-    assert figures()[4:6] == ["1", "0"]
-    assert figures()[6].startswith("to be read again: ledger")
-    again = "they are read again when a consumer connects"
-    eventually(lambda: again in section(page_of(chaotic, of_topic)[0], "of-0"))
-    consumer = client.subscribe(topic, "billing", pulsar.ConsumerType.Shared)
+    # The broker loads it again, finds the loss, and reads what is missing; no consumer has to come.
     eventually(lambda: figures()[4:6] == ["1", "1"])
+    assert "bucket-lost" in section(page_of(chaotic)[0], "events")
+    lost = f"{topic}, subscription billing: its delayed index has lost one bucket"
     eventually(lambda: lost not in section(page_of(chaotic)[0], "state"))
+    assert figures()[:2] == ["110", "0"]
     client.close()
 
 
