@@ -168,7 +168,7 @@ class UnloadedTopics:
         """
         self._has_room = has_room
         await self._listed.wait()
-        names = [name for name, found in self.figures() if found.has_buckets or found.holds_delayed]
+        names = self._holding_delayed()
         # A producer may have loaded a topic whose subscriptions have no consumer.
         names += [name for name, topic in self._loaded.items() if topic.ledger.holds_delayed]
         self._to_load |= dict.fromkeys(names)
@@ -184,6 +184,10 @@ class UnloadedTopics:
                 await share.rest()
             self._has_to_load = trio.Event()
             await self._has_to_load.wait()
+
+    def _holding_delayed(self) -> list[str]:
+        """The topics whose records say that they hold delayed messages."""
+        return [name for name, found in self.figures() if found.has_buckets or found.holds_delayed]
 
     async def _load_one(
         self, text: str, load: Callable[[TopicName], Awaitable[Topic]], share: _Share
@@ -246,7 +250,7 @@ class UnloadedTopics:
         while self.unread:  # noqa: ASYNC110 - once a start
             await trio.sleep(LOOK_S)
         left = []
-        for text in [name for name, found in self.figures() if found.has_buckets or found.holds_delayed]:
+        for text in self._holding_delayed():
             try:
                 if not self._has_room():
                     raise ServiceNotReady("there is no memory for what it holds back")
