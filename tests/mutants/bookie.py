@@ -132,7 +132,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "log-ends-all-logs-closed",
         "geminga/bookie/entry_logs/log_ends.py",
-        "if not _is_whole(file, last, len(last.row.ends) - 1):",
+        "if not is_whole:",
         "if False:",
         ("tests/bookie/recovery/test_lost_logs.py",),
         "that a log without the last record that the index names in it is healed at the start",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -21,7 +22,9 @@ from geminga.bookie.entry_logs.entry_log_format import (
     looks_like_trailer,
 )
 from geminga.bookie.entry_logs.scan import record_at
+from geminga.bookie.index.index_format import row_part
 from geminga.bookie.index.ledger_index import LedgerIndex, LedgerRow
+from geminga.bookie.records.entry_ranges import runs_of
 from geminga.bookie.records.file_names import entry_log_path
 from geminga.bookie.records.records import crc32c
 from geminga.errors import StorageError
@@ -32,17 +35,28 @@ FOOTER_BYTES_MAX: Final = 1 << 20
 """A start reads no more than this of a log's footer; the scrub checks the checksum of a longer one."""
 
 
+UNREADABLE_MAX: Final = 100
+"""After so many records that cannot be read, all of the log counts as unreadable: a failing disk may need
+seconds for each.
+"""
+
+
 class MisnamedLogs(StorageError):
     """Files have the names of other entry logs than their headers say. Nothing was written."""
 
 
 class LogEnds(NamedTuple):
     lengths: dict[int, int]
-    """Where the records end of logs that lack the last one that the index names; 0 for missing logs."""
+    """Where the records end of logs that lack the last one that the index names, or whose last one cannot be
+    read; 0 for missing logs.
+    """
     sizes: dict[int, int]
-    """The lengths of these logs' files, which are greater if the ends were overwritten."""
+    """The lengths of the files of these logs and of those with `holes`; greater if the ends were overwritten.
+    """
     remarks: list[str]
     """Damage to headers, footers and trailers, with file and offset; such damage loses no entry."""
+    holes: list[LedgerRow]
+    """What the index names in logs without a header, and is not there."""
 
 
 def check_names(disk: Disk, directory: str, log_ids: Sequence[int]) -> None:
@@ -102,6 +116,8 @@ def look_at_ends(disk: Disk, directory: str, log_ids: Sequence[int], index: Ledg
     remarks: list[str] = []
     others: dict[int, int] = {}
     unfinished: set[int] = set()
+    holes: list[LedgerRow] = []
+    headless: list[int] = []
     for log_id in sorted(named.intersection(log_ids)):
         file = disk.open(entry_log_path(directory, log_id))
         try:
@@ -110,6 +126,8 @@ def look_at_ends(disk: Disk, directory: str, log_ids: Sequence[int], index: Ledg
             if not is_closed(file, log_id, remarks):
                 # The rows below show whether its end is gone: a kill leaves a log without a trailer, whole.
                 unfinished.add(log_id)
+            if _has_no_header(file):
+                headless.append(log_id)
         finally:
             file.close()
     _refuse_others(directory, log_ids, others)
@@ -118,41 +136,85 @@ def look_at_ends(disk: Disk, directory: str, log_ids: Sequence[int], index: Ledg
         # the place of the end.
         file = disk.open(entry_log_path(directory, log_id))
         try:
-            if not _is_whole(file, last, len(last.row.ends) - 1):
+            is_whole = False
+            with contextlib.suppress(StorageError):  # no less lost to a reader than one that is gone
+                is_whole = _is_whole(file, last, len(last.row.ends) - 1)
+            if not is_whole:
                 lengths[log_id] = _records_end(file, log_id, index)
                 sizes[log_id] = file.size()
         finally:
             file.close()
-    return LogEnds(lengths, sizes, remarks)
+    for log_id in headless:
+        # It was cut and written to again by a process that did not notice: its end is right, and a hole of
+        # unknown length lies before it.
+        file = disk.open(entry_log_path(directory, log_id))
+        try:
+            sizes[log_id] = file.size()
+            holes += _not_there(file, log_id, index, lengths.get(log_id, file.size()))
+        finally:
+            file.close()
+    return LogEnds(lengths, sizes, remarks, holes)
 
 
-def _records_end(file: File, log_id: int, index: LedgerIndex) -> int:
-    """Where the last whole record ends that a row names."""
-    rows = [
+def _has_no_header(file: File) -> bool:
+    with contextlib.suppress(StorageError):
+        head = file.pread(0, HEADER_BYTES)
+        return bool(head) and not any(head)
+    return False
+
+
+def _not_there(file: File, log_id: int, index: LedgerIndex, end: int) -> list[LedgerRow]:
+    """The entries that the index names in the log before `end` and that are no whole records; reads all."""
+    found: list[LedgerRow] = []
+    for each in _rows_in(log_id, index):
+        ledger_id, row = each
+        damaged = []
+        for number in range(bisect_right(row.ends, end - row.offset)):
+            with contextlib.suppress(StorageError):
+                if _is_whole(file, each, number):
+                    continue
+            damaged.append(row.first + number)
+        found += [LedgerRow(ledger_id, row_part(row, *run)) for run in runs_of(damaged)]
+    return found
+
+
+def _rows_in(log_id: int, index: LedgerIndex) -> list[LedgerRow]:
+    return [
         LedgerRow(ledger_id, row)
         for ledger_id in index.usage[log_id]
         for row in index.rows(ledger_id)
         if row.log_id == log_id and not row.lost
     ]
+
+
+def _records_end(file: File, log_id: int, index: LedgerIndex) -> int:
+    """Where the last whole record ends that a row names."""
+    rows = _rows_in(log_id, index)
+    unreadable = 0
     # From the end: reads and the scrub find damage further ahead, and what follows that is served.
     for found in sorted(rows, key=lambda each: each.row.offset, reverse=True):
         for number in range(len(found.row.ends) - 1, -1, -1):
-            if _is_whole(file, found, number):
+            try:
+                is_whole = _is_whole(file, found, number)
+            except StorageError:
+                unreadable += 1
+                if unreadable >= UNREADABLE_MAX:
+                    return HEADER_BYTES
+                continue
+            if is_whole:
                 return found.row.offset + found.row.ends[number]
     return HEADER_BYTES
 
 
 def _is_whole(file: File, found: LedgerRow, number: int) -> bool:
-    """Whether the row's record of this number is what the index says. One that cannot be read counts as
-    whole: the read of its entry reports it.
+    """Whether the row's record of this number is what the index says. Raises StorageError if it cannot be
+    read.
     """
     ledger_id, row = found
     begin = row.ends[number - 1] if number else 0
     length = row.ends[number] - begin
-    with contextlib.suppress(StorageError):
-        data = file.pread(row.offset + begin, length)
-        return record_at(data, 0) == (ledger_id, row.first + number, length)
-    return True
+    data = file.pread(row.offset + begin, length)
+    return record_at(data, 0) == (ledger_id, row.first + number, length)
 
 
 def is_closed(
@@ -163,8 +225,10 @@ def is_closed(
     """
     size = file.size()
     head = tail = b""
-    with contextlib.suppress(StorageError):  # a bad sector: the read of an entry in it reports the entry
+    try:
         head, tail = file.pread(0, HEADER_BYTES), file.pread(max(0, size - TRAILER_BYTES), TRAILER_BYTES)
+    except StorageError as error:
+        remarks.append(str(error))
     if len(head) == HEADER_BYTES and (named := decode_header(head)) != log_id:
         what = "is damaged" if named is None else f"is that of entry log {named}: the file was renamed"
         remarks.append(f"{file.path}: the header at offset 0 {what}")

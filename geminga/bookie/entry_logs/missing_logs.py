@@ -15,6 +15,7 @@ from geminga.bookie.index.index_format import Row, row_part
 from geminga.bookie.index.ledger_index import LedgerIndex, LedgerRow
 from geminga.bookie.records.file_names import entry_log_path
 from geminga.bookie.records.records import Segment
+from geminga.errors import StorageError
 from geminga.storage.disk import Disk
 
 Lengths = Mapping[int, int]
@@ -66,7 +67,13 @@ def find_moved_entries(
     for log_id in log_ids if sought else ():
         file = disk.open(entry_log_path(directory, log_id))
         try:
-            for ledger_id, row in read_rows(file, log_id, row_entries_max=row_entries_max):
+            try:
+                found = read_rows(file, log_id, row_entries_max=row_entries_max)
+            except StorageError:
+                if log_id not in lengths:
+                    raise
+                continue  # it is one of those that are sought for
+            for ledger_id, row in found:
                 # Rows of all other ledgers are dropped log by log: those of hundreds of logs need not fit
                 # into memory.
                 if ledger_id in copies:

@@ -19,6 +19,7 @@ from geminga.bookie.index.index_format import LogPosition, row_part
 from geminga.bookie.index.ledger_index import LedgerIndex, LedgerRow
 from geminga.bookie.records.entry_ranges import EntryRanges
 from geminga.bookie.records.file_names import entry_log_path
+from geminga.errors import StorageError
 from geminga.storage.disk import Disk, File
 
 
@@ -42,7 +43,13 @@ def uncovered_rows(
             size = file.size()
             # One of another length than the index was made of is another file.
             is_other = is_kept and sizes.get(log_id, size) != size
-            rows = _rows_of(file, log_id, covered, row_entries_max, whole=is_new or is_kept)
+            try:
+                rows = _rows_of(file, log_id, covered, row_entries_max, whole=is_new or is_kept)
+            except StorageError:
+                # What the index names in a kept log was counted already, and each start looks into it again.
+                if log_id >= covered.log_id or not is_kept:
+                    raise
+                continue
             if log_id <= covered.log_id and not (is_new or is_other):
                 rows = _believed(rows, log_id, covered, index)
             if rows:

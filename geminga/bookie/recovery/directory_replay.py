@@ -86,7 +86,8 @@ class DirectoryReplay:
         self._lengths: dict[int, int] = {}
         """Where the records end of logs that do not have all that the index expects; 0 for missing logs."""
         self._sizes: dict[int, int] = {}
-        """The lengths of these logs' files."""
+        """The lengths of these logs' files, and of those with holes."""
+        self._holes: list[LedgerRow] = []
         # Read from the index once for each ledger: `refill` is called for every segment in every journal.
         self._gaps: dict[int, list[tuple[int, int]]] = {}
         """For each ledger, the entries before its last one that are in no log and were not found in a
@@ -131,9 +132,10 @@ class DirectoryReplay:
             self.entries_indexed, self._behind_damage = rebuilt
             return
         # Not after a rebuild: its rows come from the logs as they are, so none can lead beyond a log's end.
-        self._lengths, self._sizes, remarks = look_at_ends(self._disk, directory, log_ids, self._index)
+        ends = look_at_ends(self._disk, directory, log_ids, self._index)
+        self._lengths, self._sizes, remarks, self._holes = ends
         self.logs_damaged = tuple(remarks)
-        if self._lengths:
+        if self._lengths or self._holes:
             if not {*self._sizes.items()} <= {*self._index.kept.short}:
                 self.notice("the index names entries that entry logs do not have")
             self.entries_moved = find_moved_entries(
@@ -332,7 +334,7 @@ class DirectoryReplay:
         """The missing runs. Adds to `named` the logs that lack them, and the logs that lack only deleted
         entries.
         """
-        for ledger_id, row in missing_rows(self._index, self._lengths):
+        for ledger_id, row in (*missing_rows(self._index, self._lengths), *self._holes):
             named.add(row.log_id)
             if not self._index.is_deleted(ledger_id):
                 yield EntryRun(ledger_id, row.first, row.last)

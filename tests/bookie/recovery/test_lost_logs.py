@@ -18,7 +18,8 @@ from geminga.bookie.index.ledger_index import LedgerIndex, LedgerRow
 from geminga.bookie.records.journal_position import JournalPosition
 from geminga.bookie.records.segment_map import SegmentMap
 from geminga.bookie.running.bookie import Bookie
-from geminga.errors import CorruptData
+from geminga.errors import CorruptData, StorageError
+from simulation.disk.sim_disk import SimFile
 from simulation.disk.sim_key_value import SimKeyValue
 
 World = Any
@@ -189,6 +190,47 @@ async def test_what_no_journal_has_is_named_and_all_else_is_read(
         assert bookie.recovery.entries_missing == len(unreadable)
         await bookie.collect_garbage()
     assert world.disk.read_file(f"{LOGS}/{name}") == left
+
+
+@pytest.mark.parametrize("damage", ["hole", "unreadable"])
+async def test_a_log_with_a_hole_or_that_cannot_be_read_is_told_at_each_start(
+    new_world: Callable[..., World], damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = new_world()
+    await three_logs(world)
+    world.settings = replace(world.settings, journal_free_files_max=0)
+    async with world.running():
+        pass  # the journal, which nothing needs, is deleted
+    name = logs(world)[1]
+    file = world.disk.open(f"{LOGS}/{name}")
+    footer = read_footer(file)
+    assert footer is not None
+    living = [row for ledger_id, row in footer.rows if ledger_id != 3]
+    hole = living[1].offset + living[1].ends[0] if damage == "hole" else file.size()
+    if damage == "hole":
+        file.pwrite(0, bytes(hole))  # as if the log had been cut under its writer
+        file.sync()
+    else:
+        pread = SimFile.pread
+
+        def fail(file: SimFile, offset: int, length: int) -> bytes:
+            if file.path.endswith(name):
+                raise StorageError(f"{file.path}: cannot read: Input/output error")
+            return pread(file, offset, length)
+
+        monkeypatch.setattr(SimFile, "pread", fail)
+    lost = sum(row.offset + end <= hole for row in living for end in row.ends)
+    for _ in range(2):
+        async with world.running() as bookie:
+            assert bookie.recovery.entries_missing == lost
+            assert bookie.recovery.logs_cut == (2,)
+            assert name in bookie.recovery.logs_damaged[0]
+            await bookie.collect_garbage()
+    async with world.running() as bookie:
+        await world.delete(bookie, 1)
+        await world.delete(bookie, 2)
+        await bookie.collect_garbage()
+        assert name in logs(world)
 
 
 async def is_readable(world: World, bookie: Bookie, ledger_id: int, entry_id: int) -> bool:
