@@ -7,9 +7,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from geminga.bookie.index.database import IndexDatabase, opened_with
+from geminga.bookie.index.index_format import Owner
 from geminga.bookie.records.file_names import entry_log_directory, journal_directory
 from geminga.bookie.running.bookie import Bookie, LedgerFiles
 from geminga.bookie.running.directory_cookies import (
@@ -17,6 +19,7 @@ from geminga.bookie.running.directory_cookies import (
     claim_directories,
     index_directory,
     lock_folders,
+    owner_in,
     what_is_gone,
 )
 from geminga.bookie.running.directory_lists import (
@@ -44,7 +47,14 @@ from geminga.storage.rocksdb import BlockCache
 class IndexOf(Protocol):
     """Opens the database of one index: `IndexDatabase`, or a class that extends it."""
 
-    def __call__(self, disk: Disk, path: str, *, block_cache: BlockCache | None = None) -> IndexDatabase: ...
+    def __call__(
+        self,
+        disk: Disk,
+        path: str,
+        *,
+        block_cache: BlockCache | None = None,
+        owner: Owner | None = None,
+    ) -> IndexDatabase: ...
 
 
 class OpenBookie(NamedTuple):
@@ -72,17 +82,24 @@ async def open_bookie(
     """
     # An unmounted disk leaves an empty directory behind. A start once began an empty bookie there, beside
     # metadata that knew ledgers.
+    instance_id = instance.instance_id
     lists = await _claimed_lists(config, disk, data_dir, metadata, instance, held)
     journals, ledgers = ([absolute(data_dir, name) for name in names] for names in lists)
     gone = await disk.run(what_is_gone, disk, data_dir, lists)
     if gone and metadata.children(records.LEDGERS):
         raise ForeignLists(gone)
-    await disk.run(claim_default_directory, disk, data_dir, lists, instance.instance_id, held)
+    await disk.run(claim_default_directory, disk, data_dir, lists, instance_id, held)
     for path in (*map(journal_directory, journals), *map(entry_log_directory, ledgers)):
         await disk.run(disk.make_directory, path)  # so that a first start locks it, too
     await disk.run(lock_folders, disk, data_dir, lists, held)
     indexes = [
-        await disk.run(_open_index, index_of, disk, index_directory(data_dir, name), block_cache, held)
+        await disk.run(
+            _open_index,
+            functools.partial(index_of, block_cache=block_cache, owner=owner_in(lists, name, instance_id)),
+            disk,
+            index_directory(data_dir, name),
+            held,
+        )
         for name in lists.ledgers
     ]
     open_all = functools.partial(
@@ -109,10 +126,10 @@ def _paths_of(data_dir: str, lists: DirectoryLists) -> list[str]:
 
 
 def _open_index(
-    index_of: IndexOf, disk: Disk, path: str, cache: BlockCache, held: contextlib.ExitStack
+    open_it: Callable[[Disk, str], IndexDatabase], disk: Disk, path: str, held: contextlib.ExitStack
 ) -> IndexDatabase:
     disk.make_directory(path.rpartition("/")[0])
-    index = index_of(disk, path, block_cache=cache)
+    index = open_it(disk, path)
     held.callback(index.close)
     return index
 

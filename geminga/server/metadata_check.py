@@ -28,10 +28,12 @@ from geminga.bookie.records.file_names import (
 )
 from geminga.bookie.records.ledger_name import LedgerName
 from geminga.bookie.running.directory_cookies import (
+    check_index,
     check_owners,
     claimed_by,
     has_bookie_files,
     index_directory,
+    owner_in,
     refuse_living_neighbours,
 )
 from geminga.bookie.running.directory_lists import DEFAULT, DirectoryLists, absolute
@@ -95,30 +97,32 @@ def check_metadata(disk: Disk, data_dir: str, wanted: DirectoryLists, *, cluster
 
 def look_at(disk: Disk, data_dir: str, wanted: DirectoryLists) -> Directories:
     """Blocking. Raises ForeignLists if the metadata is of another instance than a directory; CorruptData if
-    it is damaged; MisnamedLogs.
+    it is damaged; MisnamedLogs; ForeignIndex.
     """
     with contextlib.ExitStack() as opened:
         metadata = _metadata(disk, os.path.join(data_dir, METADATA), opened)
         lists = _lists(disk, data_dir, metadata, wanted)
         instance = metadata.get(InstanceRecord.path) if metadata is not None else None
+        instance_id = claimed_by(disk, data_dir, lists)
+        lost = "" if instance is not None else instance_id
         if instance is not None:
-            record = decode(InstanceRecord, instance.value, InstanceRecord.path)
+            instance_id = decode(InstanceRecord, instance.value, InstanceRecord.path).instance_id
             # First: with metadata of another instance every ledger looks unrecorded, and the advice for that
             # would mix the topics of two data directories.
-            check_owners(disk, data_dir, lists, record.instance_id)
+            check_owners(disk, data_dir, lists, instance_id)
         # Before any record of theirs is read: under other names all of them are at wrong places.
         for directory in (entry_log_directory(absolute(data_dir, name)) for name in lists.ledgers):
             if disk.exists(directory):
                 check_names(disk, directory, ids_in(directory, disk.list(directory), ENTRY_LOG_SUFFIX))
         cache = BlockCache(_CACHE_BYTES)
+        # Before ledgers are compared, as above.
         ledgers = [
             StoppedLedgerFiles(
-                absolute(data_dir, name), _index(disk, index_directory(data_dir, name), cache, opened)
+                absolute(data_dir, name), _index(disk, data_dir, lists, name, instance_id, cache, opened)
             )
             for name in lists.ledgers
         ]
         held = held_ledgers(disk, [absolute(data_dir, name) for name in lists.journals], ledgers)
-        lost = "" if instance is not None else claimed_by(disk, data_dir, lists)
         return Directories(lists, held, compare(held, metadata), lost)
 
 
@@ -139,17 +143,28 @@ def _lists(
     return DirectoryLists() if disk.exists(absolute(data_dir, DEFAULT)) else wanted
 
 
-def _index(disk: Disk, path: str, cache: BlockCache, opened: contextlib.ExitStack) -> RocksKeyValue | None:
+def _index(
+    disk: Disk,
+    data_dir: str,
+    lists: DirectoryLists,
+    directory: str,
+    instance_id: str,
+    cache: BlockCache,
+    opened: contextlib.ExitStack,
+) -> RocksKeyValue | None:
     """The index; None if the start will rebuild it."""
-    if not disk.exists(os.path.join(path, "CURRENT")) or disk.exists(path + NOTE):
+    path = index_directory(data_dir, directory)
+    if not disk.exists(os.path.join(path, "CURRENT")):
         return None
     # A damaged index is no reason to refuse: the start rebuilds it from the entry logs.
     try:
         values = RocksKeyValue(path, block_cache=cache, read_only=True)
+        opened.callback(values.close)
+        check_index(values, data_dir, lists, directory, owner_in(lists, directory, instance_id))
     except CorruptData:
         return None
-    opened.callback(values.close)
-    return values
+    # Looked at with a note as well: the start takes fences and deletions over from such an index.
+    return values if not disk.exists(path + NOTE) else None
 
 
 # ---- what is said

@@ -20,7 +20,14 @@ from typing import TypeVar
 
 import trio
 
-from geminga.bookie.index.index_format import REBUILD_KEY, STATE_KEYS
+from geminga.bookie.index.index_format import (
+    OWNER_KEY,
+    REBUILD_KEY,
+    STATE_KEYS,
+    Owner,
+    decode_owner,
+    encode_owner,
+)
 from geminga.errors import CorruptData, StorageError
 from geminga.storage.descriptor_wait import OutOfDescriptors
 from geminga.storage.disk import Disk
@@ -36,16 +43,30 @@ T = TypeVar("T")
 log = logging.getLogger("geminga.bookie")
 
 
+class ForeignIndex(StorageError):
+    """The index is not that of its directory: it was renamed or copied there."""
+
+
 class IndexDatabase:
     """A `KeyValue` for a `LedgerIndex`, at `path`, which is created if absent. Opening a damaged database
     replaces it. Raises StorageError if the database cannot be opened for another reason.
+
+    `owner` is written to a database that has none. Raises ForeignIndex if the database has another one.
 
     Methods may be called on any thread, writing methods on one thread at a time. `run` belongs to the event
     loop.
     """
 
-    def __init__(self, disk: Disk, path: str, *, block_cache: BlockCache | None = None) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        path: str,
+        *,
+        block_cache: BlockCache | None = None,
+        owner: Owner | None = None,
+    ) -> None:
         self.path = path
+        self._owner = owner
         self.damage = ""
         """The damage that was found since the database was opened; "" if none was."""
         self._disk = disk
@@ -176,12 +197,27 @@ class IndexDatabase:
         except CorruptData as error:
             log.warning("fences and unfinished deletions are forgotten with an index that cannot be opened")
             return self._rebuilt(noted or str(error), [])
+        try:
+            self._own(values)
+        except CorruptData as error:
+            noted = noted or str(error)
         if not noted:
             return values
         if _begun(values):
             self._forget_note()  # a crash came between replacing it and this
             return values
         return self._rebuilt(noted, _readable_states(values))
+
+    def _own(self, values: RocksKeyValue) -> None:
+        """Write the owner to a database that has none. Closes the database if it raises ForeignIndex."""
+        if self._owner is None:
+            return
+        stored = values.get(OWNER_KEY)
+        if stored is None:
+            values.write([(OWNER_KEY, encode_owner(self._owner))], sync=True)
+        elif decode_owner(stored) != self._owner:
+            values.close()
+            raise ForeignIndex(f"{self.path}: {foreign_text(decode_owner(stored), self._owner)}")
 
     def _opened(self) -> RocksKeyValue:
         return RocksKeyValue(self.path, block_cache=self._cache, descriptors=self._disk.descriptors)
@@ -197,7 +233,8 @@ class IndexDatabase:
         try:
             # The states come with the reason in one write: an index that is begun and lacks its fences would
             # never get them.
-            values.write([(REBUILD_KEY, damage.encode()), *states], sync=True)
+            owner = [(OWNER_KEY, encode_owner(self._owner))] if self._owner is not None else []
+            values.write([(REBUILD_KEY, damage.encode()), *owner, *states], sync=True)
         finally:
             values.close()
         # One copy is kept for people to look into; each may be as large as the index.
@@ -220,6 +257,12 @@ class IndexDatabase:
 
     def _sync_parent(self) -> None:
         self._disk.sync_directory(self.path.rpartition("/")[0] or ".")
+
+
+def foreign_text(found: Owner, expected: Owner) -> str:
+    """What is wrong with the index of `found` in the directory of `expected`."""
+    said, wanted = (f"instance={of.instance_id} ledgers={of.position}" for of in (found, expected))
+    return f"this is the index of another directory (it says {said}; this directory is {wanted})"
 
 
 def _begun(values: RocksKeyValue) -> bool:

@@ -2,6 +2,7 @@
 
     "e" ledger u64 first u64      -> row         where the records of a run of entries are
     "g" log u64 ledger u64        -> usage       how much of an entry log is a ledger's
+    "i"                           -> owner       whose index it is; absent in one of an earlier version
     "k"                           -> kept        entry logs that are not deleted, as a start found a mismatch
     "l" ledger u64                -> state       fenced, deleted or aside; absent for all others
     "m"                           -> mark        the journal position up to which all is in entry logs
@@ -41,6 +42,8 @@ UNSORTED_KEY: Final = b"u"
 COVERED_KEY: Final = b"p"
 # A log without a row is one of these, or it was put back after the index was made without it.
 DEAD_KEY: Final = b"x"
+# The directory's cookie does not tell whose the index is: an index may be renamed, copied or mounted alone.
+OWNER_KEY: Final = b"i"
 KEPT_KEY: Final = b"k"
 # All states lie together, so that they can be saved from a database in which another block is damaged.
 STATE_KEYS: Final = (b"l", b"m")
@@ -58,6 +61,7 @@ _USAGE: Final = struct.Struct(">IQ")
 _STATE: Final = struct.Struct(">BQQ")
 _MARK: Final = struct.Struct(">QQ")
 _KEPT: Final = struct.Struct(">QI")
+_OWNER: Final = struct.Struct(">I")
 FENCED: Final = 1
 DELETED: Final = 2
 ASIDE: Final = 3
@@ -104,6 +108,15 @@ class LogPosition(NamedTuple):
 
     log_id: int
     offset: int
+
+
+class Owner(NamedTuple):
+    """The ledger directory that an index belongs to, as its cookie names it: by the instance's id, and by the
+    directory's position in the list of ledger directories, counted from 1.
+    """
+
+    instance_id: str
+    position: int
 
 
 class Kept(NamedTuple):
@@ -237,6 +250,14 @@ def decode_kept(value: bytes) -> Kept:
     below, short = _KEPT.unpack_from(value)
     pairs = tuple(_MARK.iter_unpack(value[_KEPT.size :]))
     return Kept(below, pairs[:short], pairs[short:])
+
+
+def encode_owner(owner: Owner) -> bytes:
+    return _OWNER.pack(owner.position) + owner.instance_id.encode()
+
+
+def decode_owner(value: bytes) -> Owner:
+    return Owner(value[_OWNER.size :].decode(), _OWNER.unpack_from(value)[0])
 
 
 def encode_log_ids(log_ids: Sequence[int]) -> bytes:

@@ -8,8 +8,17 @@ import contextlib
 import shlex
 from collections.abc import Iterator
 
-from geminga.bookie.index.database import NOTE, REBUILT
+from geminga.bookie.index.database import NOTE, REBUILT, ForeignIndex, foreign_text
+from geminga.bookie.index.index_format import (
+    LEDGER_ID_MAX,
+    OWNER_KEY,
+    Owner,
+    decode_owner,
+    entry_key,
+    split_key,
+)
 from geminga.bookie.records.file_names import entry_log_directory, journal_directory
+from geminga.bookie.records.ledger_mapping import directory_index
 from geminga.bookie.running.directory_lists import (
     COOKIE,
     COOKIE_BYTES_MAX,
@@ -26,6 +35,7 @@ from geminga.bookie.running.directory_lists import (
 )
 from geminga.storage.disk import Disk
 from geminga.storage.disk_errors import DirectoryInUse
+from geminga.storage.key_value import KeyValue
 
 
 def claim_directories(
@@ -224,6 +234,48 @@ def _cookie(disk: Disk, path: str) -> bytes | None:
         return cookie.pread(0, COOKIE_BYTES_MAX)
     finally:
         cookie.close()
+
+
+def owner_in(lists: DirectoryLists, directory: str, instance_id: str) -> Owner | None:
+    """The owner of a ledger directory's index; None if the instance is not known, for want of metadata and
+    cookies.
+    """
+    return Owner(instance_id, role_of(directory, lists).ledgers) if instance_id else None
+
+
+def check_index(
+    values: KeyValue, data_dir: str, lists: DirectoryLists, directory: str, expected: Owner | None
+) -> None:
+    """Check that the database is the index of this ledger directory, which is `expected` to own it. Otherwise
+    raises ForeignIndex, whose text has both directories and the next step. Reads only.
+    """
+    found = _owner_of_index(values, lists, expected)
+    if expected is None or found is None or found == expected:
+        return
+    path, flags = index_directory(data_dir, directory), f"--data-dir {shlex.quote(data_dir)}"
+    whose = "that of another data directory"
+    if found.instance_id == expected.instance_id and 0 < found.position <= len(lists.ledgers):
+        whose = f"that of {index_directory(data_dir, lists.ledgers[found.position - 1])}"
+    # Fatal, although the entry logs are whole: entries that this index does not name would be missing, and
+    # logs that it does not name would be deleted as garbage.
+    raise ForeignIndex(
+        f"{path}: {foreign_text(found, expected)}: it is {whose}. If indexes were renamed, copied or mounted "
+        "under each other's names, rename them back; if the right one is gone, 'geminga bookie rebuild-index "
+        f"{flags}' makes it out of the entry logs. Nothing was written"
+    )
+
+
+def _owner_of_index(values: KeyValue, lists: DirectoryLists, expected: Owner | None) -> Owner | None:
+    stored = values.get(OWNER_KEY)
+    if stored is not None:
+        return decode_owner(stored)
+    if expected is None:
+        return None
+    # One of an earlier version says nothing of itself, but all its ledgers are of one directory.
+    row = next(values.scan(entry_key(0, 0), entry_key(LEDGER_ID_MAX, 0)), None)
+    if row is None:
+        return None
+    return expected._replace(position=directory_index(split_key(row[0])[0], len(lists.ledgers)) + 1)
 
 
 def index_directory(data_dir: str, directory: str) -> str:

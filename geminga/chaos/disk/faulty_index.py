@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 
 from geminga.bookie.index.database import IndexDatabase
+from geminga.bookie.index.index_format import Owner
 from geminga.chaos.disk.faulty_disk import READ_KINDS, failed
 from geminga.chaos.rules.deciding import Facts
 from geminga.chaos.rules.faults import Faults
@@ -19,12 +20,18 @@ class FaultyIndexDatabase(IndexDatabase):
     """As RocksDB, it refuses every write after a failed one."""
 
     def __init__(
-        self, disk: Disk, path: str, *, block_cache: BlockCache | None = None, faults: Faults
+        self,
+        disk: Disk,
+        path: str,
+        *,
+        block_cache: BlockCache | None = None,
+        owner: Owner | None = None,
+        faults: Faults,
     ) -> None:
         self._door = faults.doors["index"]
         self._points = Points(faults.doors["process"])
         self._failure: StorageError | None = None
-        super().__init__(disk, path, block_cache=block_cache)
+        super().__init__(disk, path, block_cache=block_cache, owner=owner)
 
     def get(self, key: bytes) -> bytes | None:
         if self._door.armed:

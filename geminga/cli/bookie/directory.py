@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from geminga.bookie.index.database import NOTE
+from geminga.bookie.index.index_format import Owner
 from geminga.bookie.index.ledger_index import LedgerIndex
 from geminga.bookie.offline.held_ledgers import HeldLedgers
 from geminga.bookie.offline.ledger_names import ledger_names
@@ -22,11 +23,13 @@ from geminga.bookie.records.file_names import (
 )
 from geminga.bookie.records.ledger_name import NAMELESS, LedgerName
 from geminga.bookie.running.directory_cookies import (
+    check_index,
     claim_directories,
     claimed_by,
     index_directory,
     lock_default_directory,
     lock_folders,
+    owner_in,
 )
 from geminga.bookie.running.directory_lists import COOKIE, DirectoryLists, ForeignLists, absolute, check_lists
 from geminga.cli.arguments.data_directory import default_data_dir
@@ -42,7 +45,7 @@ from geminga.server.metadata_check import METADATA
 from geminga.server.server import BOOKIE
 from geminga.storage.disk import RealDisk
 from geminga.storage.disk_errors import DirectoryInUse
-from geminga.storage.key_value import RocksKeyValue
+from geminga.storage.key_value import KeyValue, RocksKeyValue
 
 
 class NoDirectory(StorageError):
@@ -62,8 +65,19 @@ def add_json(parser: Parser) -> None:
 class StoppedLedgers:
     """One ledger directory: where its entry logs and their index are."""
 
-    def __init__(self, disk: RealDisk, path: str, index_path: str, held: contextlib.ExitStack) -> None:
+    def __init__(
+        self,
+        disk: RealDisk,
+        path: str,
+        index_path: str,
+        held: contextlib.ExitStack,
+        owner: Owner | None,
+        check: Callable[[KeyValue], None],
+    ) -> None:
+        """`check` raises ForeignIndex if the index is not that of `owner`; see `check_index`."""
         self.path = path
+        self.owner = owner
+        self.check = check
         self.entry_logs = entry_log_directory(path)
         self.index_path = index_path
         self.damage_note = index_path + NOTE
@@ -76,13 +90,16 @@ class StoppedLedgers:
         return self._disk.exists(os.path.join(self.index_path, "CURRENT"))
 
     def open_index(self) -> RocksKeyValue:
-        """For reading only. CorruptData if RocksDB cannot read it; StorageError if it is not there."""
+        """For reading only. CorruptData if RocksDB cannot read it; StorageError if it is not there, or is
+        another directory's.
+        """
         if not self.has_index:
             raise StorageError(
                 f"{self.index_path}: there is no index; 'geminga bookie rebuild-index' rebuilds it"
             )
         values = RocksKeyValue(self.index_path, read_only=True)
         self._held.callback(values.close)
+        self.check(values)
         return values
 
 
@@ -99,6 +116,8 @@ class StoppedBookie:
         self._held = contextlib.ExitStack()
         self._metadata: MetadataStore | None = None
         self._metadata_values: RocksKeyValue | None = None
+        self.instance_id = ""
+        """By the metadata, or else by the directories' cookies; "" if neither says."""
         self.metadata_damage = ""
         """Why the metadata cannot be read; "" if it can, or is not there."""
         if not self._has_metadata and not claimed_by(self.disk, self.data_dir, self._given):
@@ -119,11 +138,19 @@ class StoppedBookie:
             self.journal_directories = [absolute(self.data_dir, name) for name in lists.journals]
             self.journals = [journal_directory(path) for path in self.journal_directories]
             """Where the journal files are, one directory for each journal."""
+            owners = {name: owner_in(lists, name, self.instance_id) for name in lists.ledgers}
             self.ledgers = [
                 StoppedLedgers(
-                    self.disk, absolute(self.data_dir, name), index_directory(self.data_dir, name), held
+                    self.disk,
+                    absolute(self.data_dir, name),
+                    index_directory(self.data_dir, name),
+                    held,
+                    owner,
+                    functools.partial(
+                        check_index, data_dir=self.data_dir, lists=lists, directory=name, expected=owner
+                    ),
                 )
-                for name in lists.ledgers
+                for name, owner in owners.items()
             ]
             self._held = held.pop_all()
             for place in self.ledgers:
@@ -156,6 +183,7 @@ class StoppedBookie:
         except CorruptData as error:
             self.metadata_damage = str(error)
             print(f"{error}\nassuming that all files are in {self.data_dir}", file=sys.stderr)
+            self.instance_id = claimed_by(self.disk, self.data_dir, DirectoryLists())
             return DirectoryLists()
         lists = self._given
         if record is not None:
@@ -163,10 +191,10 @@ class StoppedBookie:
             if self._given != DirectoryLists():
                 check_lists(lists, self._given)
         if stored is not None:
-            instance_id = records.decode(InstanceRecord, stored.value, InstanceRecord.path).instance_id
+            self.instance_id = records.decode(InstanceRecord, stored.value, InstanceRecord.path).instance_id
         else:
-            instance_id = claimed_by(self.disk, self.data_dir, lists)
-        claim_directories(self.disk, self.data_dir, lists, instance_id, self._held, first=False)
+            self.instance_id = claimed_by(self.disk, self.data_dir, lists)
+        claim_directories(self.disk, self.data_dir, lists, self.instance_id, self._held, first=False)
         return lists
 
     def _opened_metadata(self) -> MetadataStore | None:

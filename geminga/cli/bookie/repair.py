@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from geminga.bookie.entry_logs.log_ends import check_names
-from geminga.bookie.index.index_format import DELETED, State
+from geminga.bookie.index.database import ForeignIndex
+from geminga.bookie.index.index_format import DELETED, OWNER_KEY, State, encode_owner
 from geminga.bookie.index.ledger_index import LedgerIndex
 from geminga.bookie.journal.inventory import JournalInventory
 from geminga.bookie.offline.findings import Finding
@@ -183,7 +184,9 @@ def rebuild_index(parser: Parser, arguments: Sequence[str]) -> int:
             "brings them back under their topics"
         )
     for index in old:
-        if not index.is_readable:
+        if index.is_foreign:
+            print("the old index is that of another directory: nothing was taken from it")
+        elif not index.is_readable:
             print("the old index could not be read: fences and deletions under way that it had are forgotten")
         if index.aside:
             print(f"the old index is kept in {index.aside}; delete it when all is well")
@@ -208,12 +211,15 @@ def _refuse_absent(stopped: StoppedBookie) -> None:
 
 
 class _OldIndex(NamedTuple):
-    """The facts that only the old index has, and the path of its files now; "" if there was none."""
+    """The facts that only the old index has, and the path of its files now; "" if there was none. One of
+    another directory has none of them.
+    """
 
     states: dict[int, State]
     journals: tuple[tuple[int, int], ...] = ()
     """The journals that it needed and that are not there, as in `Kept`."""
     is_readable: bool = True
+    is_foreign: bool = False
     aside: str = ""
 
 
@@ -222,24 +228,28 @@ def _put_aside(stopped: StoppedBookie, place: StoppedLedgers) -> _OldIndex:
         return _OldIndex({})
     states: dict[int, State] | None = None
     journals: set[tuple[int, int]] = set()
-    with (
-        contextlib.suppress(StorageError),
-        contextlib.closing(RocksKeyValue(place.index_path, read_only=True)) as values,
-    ):
-        index = LedgerIndex(values, journals=len(stopped.journals))
-        index.load()
-        states = index.states
-        journals |= {*index.kept.journals}
-        for number, mark in enumerate(index.marks):
-            inventory = JournalInventory(stopped.disk, stopped.journals[number])
-            journals |= {(number, lost) for lost in inventory.missing(inventory.damages(mark))}
+    is_foreign = False
+    try:
+        with contextlib.closing(RocksKeyValue(place.index_path, read_only=True)) as values:
+            place.check(values)
+            index = LedgerIndex(values, journals=len(stopped.journals))
+            index.load()
+            states = index.states
+            journals |= {*index.kept.journals}
+            for number, mark in enumerate(index.marks):
+                inventory = JournalInventory(stopped.disk, stopped.journals[number])
+                journals |= {(number, lost) for lost in inventory.missing(inventory.damages(mark))}
+    except ForeignIndex:
+        is_foreign = True  # its ledgers have the ids of others here: a deletion would take one of those
+    except StorageError:
+        pass
     number = 1
     while stopped.disk.exists(aside := f"{place.index_path}.old-{number}"):
         number += 1
     stopped.disk.rename(place.index_path, aside)
     stopped.disk.sync_directory(os.path.dirname(place.index_path))
     path = os.path.abspath(aside)
-    return _OldIndex(states or {}, tuple(sorted(journals)), states is not None, path)
+    return _OldIndex(states or {}, tuple(sorted(journals)), states is not None, is_foreign, path)
 
 
 def _forget_damage(stopped: StoppedBookie, place: StoppedLedgers) -> None:
@@ -260,6 +270,8 @@ def release(parser: Parser, arguments: Sequence[str]) -> int:
                 raise StorageError(
                     f"{place.index_path}: there is no index; start the broker once, then release"
                 )
+            with contextlib.closing(RocksKeyValue(place.index_path, read_only=True)) as read:
+                place.check(read)
         logs = size = 0
         for place in stopped.ledgers:
             values = RocksKeyValue(place.index_path)
@@ -313,6 +325,8 @@ def _rebuild(stopped: StoppedBookie, old: Sequence[_OldIndex], names: LedgerReco
             stopped.disk.make_directory(place.index_path)
             values = RocksKeyValue(place.index_path)
             opened.callback(values.close)
+            if place.owner is not None:
+                values.write([(OWNER_KEY, encode_owner(place.owner))], sync=True)
             places.append(LedgerFiles(place.path, values))
         report = trio.run(recover, places)
         indexes = [LedgerIndex(made.key_value, journals=len(stopped.journals)) for made in places]

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import trio
 
 from geminga.bookie.index.database import IndexDatabase, opened_with
+from geminga.bookie.index.index_format import OWNER_KEY, decode_owner
 from geminga.bookie.offline.held_ledgers import held_by
 from geminga.bookie.records.ledger_name import LedgerName
 from geminga.bookie.running.bookie import Bookie, LedgerFiles
@@ -150,7 +151,7 @@ async def _opened(stopped: StoppedBookie, cluster: str | None) -> AsyncIterator[
         indexes = []
         for place in stopped.ledgers:
             disk.make_directory(place.index_path.rpartition("/")[0])
-            indexes.append(IndexDatabase(disk, place.index_path, block_cache=cache))
+            indexes.append(IndexDatabase(disk, place.index_path, block_cache=cache, owner=place.owner))
             held.callback(indexes[-1].close)
         places = [
             LedgerFiles(place.path, index) for place, index in zip(stopped.ledgers, indexes, strict=True)
@@ -163,7 +164,7 @@ async def _opened(stopped: StoppedBookie, cluster: str | None) -> AsyncIterator[
                 cluster=cluster or _recorded_cluster(store) or DEFAULT_CLUSTER,
                 clock="real",
                 now_ms=RealClock().now_ms(),
-                new_id=claimed_by(disk, stopped.data_dir, stopped.lists) or None,
+                new_id=claimed_by(disk, stopped.data_dir, stopped.lists) or _instance_in(indexes),
             )
             if stopped.lists != DirectoryLists() and recorded_directories(store) is None:
                 made = BookieDirectoriesRecord(
@@ -179,6 +180,12 @@ async def _opened(stopped: StoppedBookie, cluster: str | None) -> AsyncIterator[
             yield _Open(bookie, store, compare(everything, store), everything.last_id, instance.cluster)
             await bookie.close()
             nursery.cancel_scope.cancel()
+
+
+def _instance_in(indexes: Sequence[IndexDatabase]) -> str | None:
+    """The instance that the indexes say they are of; None if none says."""
+    owners = (index.get(OWNER_KEY) for index in indexes)
+    return next((decode_owner(owner).instance_id for owner in owners if owner is not None), None)
 
 
 def _recorded_cluster(store: MetadataStore) -> str:

@@ -25,7 +25,7 @@ from geminga.metadata.records import InstanceRecord
 from geminga.metadata.store import MetadataStore
 from geminga.names import TopicName
 from geminga.server.bookie_opening import open_bookie, open_database
-from geminga.server.metadata_check import METADATA
+from geminga.server.metadata_check import METADATA, look_at
 from geminga.server.room_settings import ledger_settings
 from geminga.storage.disk import RealDisk
 from geminga.storage.disk_errors import DirectoryInUse
@@ -56,6 +56,7 @@ async def opened_topic(data_dir: str, topic: str, subscription: str) -> AsyncIte
             held.callback(disk.lock(data_dir).release)
         except DirectoryInUse as in_use:
             raise StorageError(f"{in_use}; stop the broker first") from None
+        look_at(disk, data_dir, DirectoryLists())  # as a start does: nothing is written to mixed files
         async with trio.open_nursery() as nursery, contextlib.AsyncExitStack() as opened:
             try:
                 yield await _open(disk, data_dir, topic, subscription, nursery, opened, held)

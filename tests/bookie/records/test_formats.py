@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from geminga.bookie.entry_logs import entry_log_format as log_format
 from geminga.bookie.entry_logs.entry_log_format import Footer, FooterBytes, FooterLedger
 from geminga.bookie.index import index_format
-from geminga.bookie.index.index_format import Kept, LogPosition, Row, State, Usage
+from geminga.bookie.index.index_format import Kept, LogPosition, Owner, Row, State, Usage
 from geminga.bookie.journal import journal_format
 from geminga.bookie.journal.journal_format import FileHeader, Run
 from geminga.bookie.records.journal_position import JournalPosition
@@ -88,6 +88,7 @@ def test_the_index_page() -> None:
     assert examples("index.md") == [
         index_format.encode_log_position(LogPosition(5, 163)),
         index_format.encode_kept(Kept(6, ((3, 0),))),
+        index_format.encode_owner(Owner("ab12", 2)),
         index_format.entry_key(7, 41),
         index_format.encode_row(ROW),
         index_format.encode_row(Row(41, 5, 64, range(29, 29001, 29))),

@@ -11,8 +11,14 @@ from typing import Any
 import pytest
 import trio
 
+from geminga.bookie.index.database import ForeignIndex, IndexDatabase
+from geminga.bookie.index.index_format import OWNER_KEY, Owner, decode_owner, encode_owner
+from geminga.bookie.running.directory_lists import DirectoryLists
 from geminga.cli.main import main
 from geminga.config.config import Config
+from geminga.server.metadata_check import check_metadata
+from geminga.storage.disk import RealDisk
+from geminga.storage.key_value import RocksKeyValue
 from tests.server.bookie_opening_rig import add_entries, opened
 
 Call = Callable[..., tuple[int, str, str]]
@@ -49,6 +55,35 @@ def killed(tmp_path: Path) -> Path:
     for path in list((tmp_path / "killed").iterdir()):
         path.rename(tmp_path / path.name)
     return tmp_path / "data"
+
+
+def start_refusal(data: Path) -> str:
+    with pytest.raises(ForeignIndex) as refused:
+        check_metadata(RealDisk(), str(data), DirectoryLists(), cluster="standalone")
+    return str(refused.value)
+
+
+def swap(first: Path, second: Path) -> None:
+    first.rename(first.parent / "third")
+    second.rename(first)
+    (first.parent / "third").rename(second)
+
+
+def owner_of_index(path: Path, change: Owner | None = None) -> Owner | None:
+    """As it was. `change` replaces it; one at position 0 removes it, as in an index of an earlier version."""
+    values = RocksKeyValue(str(path))
+    stored = values.get(OWNER_KEY)
+    if change is not None and change.position:
+        values.write([(OWNER_KEY, encode_owner(change))], sync=True)
+    elif change is not None:
+        values.write([], [OWNER_KEY], sync=True)
+    values.close()
+    return decode_owner(stored) if stored is not None else None
+
+
+def every_byte(*directories: Path) -> dict[Path, bytes]:
+    files = (path for directory in directories for path in directory.rglob("*"))
+    return {path: path.read_bytes() for path in files if path.is_file() and path.name != "lock"}
 
 
 @pytest.fixture
@@ -150,8 +185,6 @@ def test_a_missing_directory_is_named(call: Call, data: Path) -> None:
 
 
 def test_a_directory_in_use_is_not_looked_into(call: Call, data: Path) -> None:
-    from geminga.storage.disk import RealDisk
-
     (path,) = (data.parent / "l3" / "entry-logs").iterdir()
     lock = RealDisk().lock(str(data.parent / "l3"))
     try:
@@ -161,3 +194,56 @@ def test_a_directory_in_use_is_not_looked_into(call: Call, data: Path) -> None:
             assert "stop the broker first" in err
     finally:
         lock.release()
+
+
+@pytest.mark.parametrize("is_older", [False, True])
+def test_indexes_under_each_others_names_are_refused(call: Call, data: Path, is_older: bool) -> None:
+    first, second = (data.parent / name / "index" for name in ("l1", "l2"))
+    if is_older:
+        for path in (first, second):
+            owner_of_index(path, Owner("", 0))
+    before = rows(call("ledgers", "--data-dir", data, "--json"))
+    swap(first, second)
+    there = every_byte(data, first, second)
+    text = start_refusal(data)
+    assert f"{first}: this is the index of another directory" in text
+    assert f"it is that of {second}. If indexes" in text
+    assert "rename them back" in text
+    code, out, _ = call("verify", "--data-dir", data)
+    assert code == 1
+    assert f"{second}: this is the index of another directory" in out
+    assert f"it is that of {first}." in out
+    for command in (["unrecorded", "restore"], ["release"], ["ledgers"]):
+        code, _, err = call(*command, "--data-dir", data)
+        assert code != 0
+        assert "rename them back" in err
+    assert every_byte(data, first, second) == there
+    swap(first, second)
+    assert rows(call("ledgers", "--data-dir", data, "--json")) == before
+
+
+def test_an_index_of_another_broker_is_refused_and_nothing_is_taken_from_it(call: Call, data: Path) -> None:
+    path = data.parent / "l2" / "index"  # of ledger 5, which it calls deleted
+    mine = owner_of_index(path, Owner("another-id", 2))
+    assert "it is that of another data directory" in start_refusal(data)
+    assert call("verify", "--data-dir", data)[0] == 1
+    code, out, _ = call("rebuild-index", "--data-dir", data)
+    assert code == 0, out
+    assert "the old index is that of another directory: nothing was taken from it" in out
+    assert owner_of_index(path) == mine
+    assert mine is not None
+    assert mine.position == 2
+
+
+def test_an_index_gets_its_owner_when_it_is_opened_or_replaced(data: Path) -> None:
+    path = data.parent / "l3" / "index"
+    mine = owner_of_index(path, Owner("", 0))
+    IndexDatabase(RealDisk(), str(path), owner=mine).close()
+    assert owner_of_index(path) == mine
+    (data.parent / "l3" / "index.damage").write_bytes(b"")
+    IndexDatabase(RealDisk(), str(path), owner=mine).close()
+    assert owner_of_index(path) == mine
+    with pytest.raises(
+        ForeignIndex, match=r"it says instance=.* ledgers=3; this .* instance=other ledgers=1"
+    ):
+        IndexDatabase(RealDisk(), str(path), owner=Owner("other", 1))
