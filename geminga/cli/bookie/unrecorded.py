@@ -36,6 +36,7 @@ from geminga.metadata.bookie_directories import record_directories, recorded_dir
 from geminga.metadata.instance import check_instance
 from geminga.metadata.records import BookieDirectoriesRecord
 from geminga.metadata.store import MetadataStore
+from geminga.server.failure import storage_error
 from geminga.server.metadata_check import METADATA, look_at, names_of
 from geminga.storage.key_value import RocksKeyValue
 from geminga.storage.rocksdb import BlockCache
@@ -45,6 +46,7 @@ _ROW = "{:>10} {:>10} {:>12}  {:8} {:14} {}"
 _CACHE_BYTES = 8 << 20
 _PEEK_BYTES = 1 << 16
 DEFAULT_CLUSTER = "standalone"
+UNFINISHED = ".unfinished"
 ACTIONS = ("list", "set-aside", "restore", "delete")
 
 
@@ -74,7 +76,15 @@ def unrecorded(parser: Parser, arguments: Sequence[str]) -> int:
         if flags.action == "list":
             return _list(seen.held.held, seen.comparison, names, as_json=flags.json)
         stopped.close_metadata()
-        return trio.run(_change, stopped, flags, names)
+        try:
+            return trio.run(_change, stopped, flags, names)
+        except BaseExceptionGroup as group:
+            # The metadata may fail in its own task and in the caller alike: one line tells it.
+            error = storage_error(group)
+            if error is None:
+                raise
+            failure = error
+        raise failure
 
 
 def _given_lists(flags: argparse.Namespace) -> DirectoryLists:
@@ -335,10 +345,21 @@ def _copy_metadata(stopped: StoppedBookie) -> str:
     number = 1
     while disk.exists(copy := f"{source}.old-{number}"):
         number += 1
-    disk.make_directory(copy)
-    for name in disk.list(source) if disk.exists(source) else ():
-        if name != "LOCK":
-            disk.replace_file(os.path.join(copy, name), disk.read_file(os.path.join(source, name)))
+    # Renamed when it is whole: a part, left by a full disk, would pass for the metadata as it was.
+    unfinished = copy + UNFINISHED
+    if disk.exists(unfinished):
+        disk.remove_tree(unfinished)
+    try:
+        disk.make_directory(unfinished)
+        for name in disk.list(source) if disk.exists(source) else ():
+            if name != "LOCK":
+                disk.replace_file(os.path.join(unfinished, name), disk.read_file(os.path.join(source, name)))
+        disk.rename(unfinished, copy)
+        disk.sync_directory(stopped.data_dir)
+    except StorageError:
+        if disk.exists(unfinished):
+            disk.remove_tree(unfinished)
+        raise
     return copy
 
 

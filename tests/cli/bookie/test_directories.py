@@ -14,10 +14,12 @@ import trio
 from geminga.bookie.index.database import ForeignIndex, IndexDatabase
 from geminga.bookie.index.index_format import OWNER_KEY, Owner, decode_owner, encode_owner
 from geminga.bookie.running.directory_lists import DirectoryLists
+from geminga.cli.bookie import unrecorded
 from geminga.cli.main import main
 from geminga.config.config import Config
 from geminga.server.metadata_check import check_metadata
 from geminga.storage.disk import RealDisk
+from geminga.storage.disk_errors import DiskFull
 from geminga.storage.key_value import RocksKeyValue
 from tests.server.bookie_opening_rig import add_entries, opened
 
@@ -247,3 +249,37 @@ def test_an_index_gets_its_owner_when_it_is_opened_or_replaced(data: Path) -> No
         ForeignIndex, match=r"it says instance=.* ledgers=3; this .* instance=other ledgers=1"
     ):
         IndexDatabase(RealDisk(), str(path), owner=Owner("other", 1))
+
+
+def test_a_part_of_the_old_metadata_never_has_the_name_of_all(
+    call: Call, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace_file = RealDisk.replace_file
+
+    def full_at_the_manifest(self: RealDisk, path: str, content: bytes) -> None:
+        if "metadata.old" in path and "MANIFEST" in path:
+            raise DiskFull(f"{path}: no space left on device")
+        replace_file(self, path, content)
+
+    monkeypatch.setattr(RealDisk, "replace_file", full_at_the_manifest)
+    code, _, err = call("unrecorded", "restore", "--data-dir", data)
+    assert code == 1
+    assert "no space left" in err.splitlines()[-1]
+    assert not list(data.glob("metadata.old*"))
+    monkeypatch.undo()
+    (data / "metadata.old-1.unfinished").mkdir()  # of a command that was killed
+    code, out, _ = call("unrecorded", "restore", "--data-dir", data)
+    assert code == 0
+    assert f"the metadata as it was is kept in {data}/metadata.old-1;" in out
+    assert "CURRENT" in {path.name for path in (data / "metadata.old-1").iterdir()}
+    assert not (data / "metadata.old-1.unfinished").exists()
+
+
+def test_a_failure_of_both_tasks_is_one_line(call: Call, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fails(*_: object, **__: object) -> None:
+        async with trio.open_nursery():
+            raise DiskFull("metadata: no space left on device")
+
+    monkeypatch.setattr(unrecorded, "_change", fails)
+    code, _, err = call("unrecorded", "restore", "--data-dir", data)
+    assert (code, err) == (1, "geminga bookie: metadata: no space left on device\n")
