@@ -9,7 +9,8 @@ and so do the buckets of the delayed index, which is rebuilt from the backlog.
 
 Subscriptions may be lost with the metadata, and those that are left may stand behind what comes back. So a
 topic that gets ledgers back gets a subscription too, `HOLDER`, before its first entry: without it the next
-trimming, or the deletion of unused topics, would take what was just restored.
+trimming, or the deletion of unused topics, would take what was just restored. If the metadata lacks changes,
+every topic gets one: policies and requests to compact may be lost then, which kept entries as well.
 
 Each topic changes in one transaction. A crash leaves some topics done; doing it again does the rest.
 """
@@ -162,12 +163,18 @@ class Restorer:
         return {path for path in found if path.startswith(f"{records.MANAGED_LEDGERS}/")}
 
     async def restore(
-        self, path: str, added: Sequence[int], deleted: Sequence[int], *, is_cursor_lost: bool = False
+        self,
+        path: str,
+        added: Sequence[int],
+        deleted: Sequence[int],
+        *,
+        is_cursor_lost: bool = False,
+        lacks_changes: bool = False,
     ) -> Merged | None:
         """Bring data ledgers back under the topic, and take out of it what is not there; durable on return.
         `deleted` are ledgers that its records name and the bookie has deleted. With `is_cursor_lost` a
-        subscription of the topic may be without its record. None if nothing changed, and all that was
-        confirmed is there.
+        subscription of the topic may be without its record; with `lacks_changes` anything that kept entries
+        may be lost. None if nothing changed, and all that was confirmed is there.
         """
         held = self._store.get(path)
         if held is None and not added:
@@ -189,8 +196,9 @@ class Restorer:
         if held is None or changed != record:
             puts.append(Put(path, records.encode(changed), MUST_NOT_EXIST if held is None else held.version))
         returned = sorted({*added} - gone)
-        if changed.ledgers and (returned or is_cursor_lost):
-            result = result._replace(holder=self._free_holder(path, is_new=bool(returned)))
+        if changed.ledgers and (returned or is_cursor_lost or lacks_changes):
+            is_new = bool(returned) or lacks_changes
+            result = result._replace(holder=self._free_holder(path, is_new=is_new))
             if result.holder:
                 # At the very beginning, since what the lost subscriptions had consumed is not known.
                 first = CursorRecord(mark_delete=(changed.ledgers[0].ledger_id, -1), created_ms=self._now_ms)

@@ -5,7 +5,8 @@ synced before its first entry, and goes only when the ledger's mark "deleted" is
 goes only together with the rows, once no replay can meet an entry of the ledger. Nor does a record of a topic
 or cursor name a ledger with that mark: a name is synced away before its ledger is deleted. Nor is an id used
 that the metadata has not given durably. So each of these says that the metadata is behind: an older copy, a
-copy made file by file while a broker ran, or one whose write-ahead log was cut.
+copy made file by file while a broker ran, or one whose write-ahead log was cut. The change note counts what
+leaves no trace in ledgers, as policies do (`metadata/change_note.py`).
 
 An index that was rebuilt from the entry logs is the exception: it knows of no deletion. A ledger without a
 record may have been deleted then, or not; it is set aside, where it costs space and nothing else.
@@ -49,11 +50,13 @@ class Comparison(NamedTuple):
     """The greatest id that the bookie knows of; -1 if there is none."""
     next_id: int
     """All ids from here on were never given, by the metadata."""
+    changes_missing: int = 0
+    """By the change note: how many of its changes the metadata lacks."""
 
     @property
     def is_behind(self) -> bool:
-        # Each of the three is impossible after any crash, by the order of writes: one is enough.
-        return bool(self.unrecorded or self.deleted) or self.last_id >= self.next_id
+        # Each of the four is impossible after any crash, by the order of writes: one is enough.
+        return bool(self.unrecorded or self.deleted or self.changes_missing) or self.last_id >= self.next_id
 
 
 def compare(held: HeldLedgers, metadata: MetadataStore | None) -> Comparison:

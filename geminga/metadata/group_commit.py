@@ -79,6 +79,7 @@ class GroupCommit:
         self._key_value = key_value
         self._on_durable = on_durable
         self._threaded = threaded
+        self._on_synced: Callable[[], None] = lambda: None
         # Its own: with trio's shared limiter a crowd of reads could keep every metadata write waiting.
         self._limiter = trio.CapacityLimiter(1)
         self._queue: deque[Request] = deque()
@@ -98,6 +99,10 @@ class GroupCommit:
         self.requests = 0
         self.groups = 0
         self.largest_group = 0
+
+    def call_on_synced(self, call: Callable[[], None]) -> None:
+        """See `MetadataStore.call_on_synced`."""
+        self._on_synced = call
 
     def newest(self, key: bytes) -> tuple[Request, Stored | None] | None:
         """The state that the last unfinished request for `key` will write, and that request."""
@@ -190,6 +195,7 @@ class GroupCommit:
         rows = {write.key: write.after for request in self._committing for write in request.writes}
         puts = [(key, encode_row(after)) for key, after in rows.items() if after is not None]
         self._key_value.write(puts, [key for key, after in rows.items() if after is None], sync=True)
+        self._on_synced()
 
     def _complete_group(self) -> None:
         self.durable.clear()

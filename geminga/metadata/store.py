@@ -8,7 +8,7 @@ state and never wait for the writer. docs/formats/metadata.md describes the form
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
 from itertools import islice
 from typing import Final
@@ -102,6 +102,12 @@ class MetadataStore:
             await self._writer.run(task_status)
         finally:
             self._watchers.close()
+
+    def call_on_synced(self, call: Callable[[], None]) -> None:
+        """Call this after each synced batch from now on, on the writer's thread and before the writers of the
+        batch go on. It must not fail, and its time is added to each write.
+        """
+        self._writer.call_on_synced(call)
 
     # --- reading: what is durable, without waiting ---
 

@@ -40,6 +40,7 @@ from geminga.bookie.running.directory_lists import DEFAULT, DirectoryLists, abso
 from geminga.errors import CorruptData, StorageError
 from geminga.managed_ledger.unrecorded import Comparison, compare, deleted_by_topic, ledgers_by_topic
 from geminga.metadata.bookie_directories import recorded_directories
+from geminga.metadata.change_note import read_note
 from geminga.metadata.records import InstanceRecord, decode
 from geminga.metadata.store import MetadataStore
 from geminga.storage.disk import Disk
@@ -54,7 +55,9 @@ METADATA = "metadata"
 
 
 class MetadataBehind(StorageError):
-    """The bookie has ledgers that the metadata does not know. Nothing was written."""
+    """The bookie has ledgers that the metadata does not know, or the metadata lacks changes that it had.
+    Nothing was written.
+    """
 
 
 class Directories(NamedTuple):
@@ -70,10 +73,11 @@ class Directories(NamedTuple):
 
 
 def check_metadata(disk: Disk, data_dir: str, wanted: DirectoryLists, *, cluster: str) -> None:
-    """Raise MetadataBehind if the metadata has no record of ledgers that the bookie has. The text names
-    ledgers, topics and entries, and the next step. `wanted` and `cluster` are configured values, used if the
-    metadata has none. Blocking; the caller holds the data directory's lock. Raises CorruptData if the
-    metadata is damaged, DirectoryInUse if a directory of the bookie is in use by another process.
+    """Raise MetadataBehind if the metadata has no record of ledgers that the bookie has, or lacks changes
+    that it had. The text names ledgers, topics and entries, and the next step. `wanted` and `cluster` are
+    configured values, used if the metadata has none. Blocking; the caller holds the data directory's lock.
+    Raises CorruptData if the metadata is damaged, DirectoryInUse if a directory of the bookie is in use by
+    another process.
     """
     if not (
         disk.exists(os.path.join(data_dir, METADATA))
@@ -100,8 +104,10 @@ def look_at(disk: Disk, data_dir: str, wanted: DirectoryLists) -> Directories:
     it is damaged; MisnamedLogs; ForeignIndex.
     """
     with contextlib.ExitStack() as opened:
-        metadata = _metadata(disk, os.path.join(data_dir, METADATA), opened)
+        values = _metadata_values(disk, os.path.join(data_dir, METADATA), opened)
+        metadata = MetadataStore(values) if values is not None else None
         lists = _lists(disk, data_dir, metadata, wanted)
+        missing = 0
         instance = metadata.get(InstanceRecord.path) if metadata is not None else None
         instance_id = claimed_by(disk, data_dir, lists)
         lost = "" if instance is not None else instance_id
@@ -110,6 +116,9 @@ def look_at(disk: Disk, data_dir: str, wanted: DirectoryLists) -> Directories:
             # First: with metadata of another instance every ledger looks unrecorded, and the advice for that
             # would mix the topics of two data directories.
             check_owners(disk, data_dir, lists, instance_id)
+            noted = read_note(disk, absolute(data_dir, lists.journals[0]))
+            if noted is not None and noted.instance_id == instance_id and values is not None:
+                missing = max(0, noted.changes - values.found_changes)
         # Before any record of theirs is read: under other names all of them are at wrong places.
         for directory in (entry_log_directory(absolute(data_dir, name)) for name in lists.ledgers):
             if disk.exists(directory):
@@ -123,15 +132,16 @@ def look_at(disk: Disk, data_dir: str, wanted: DirectoryLists) -> Directories:
             for name in lists.ledgers
         ]
         held = held_ledgers(disk, [absolute(data_dir, name) for name in lists.journals], ledgers)
-        return Directories(lists, held, compare(held, metadata), lost)
+        found = compare(held, metadata)._replace(changes_missing=missing)
+        return Directories(lists, held, found, lost)
 
 
-def _metadata(disk: Disk, path: str, opened: contextlib.ExitStack) -> MetadataStore | None:
+def _metadata_values(disk: Disk, path: str, opened: contextlib.ExitStack) -> RocksKeyValue | None:
     if not disk.exists(os.path.join(path, "CURRENT")):
         return None
     values = RocksKeyValue(path, block_cache=BlockCache(_CACHE_BYTES), read_only=True)
     opened.callback(values.close)
-    return MetadataStore(values)
+    return values
 
 
 def _lists(
@@ -195,6 +205,12 @@ def refusal(disk: Disk, data_dir: str, seen: Directories, *, cluster: str) -> st
         lines.append(
             f"It is gone or empty, and the bookie's directories are those of instance {seen.lost_instance}."
         )
+    if found.changes_missing:
+        lines.append(
+            f"It lacks its last {found.changes_missing} changes, by the note beside the journals. "
+            "Subscriptions, policies and requests to compact may be among them, and messages that they keep "
+            "would be deleted."
+        )
     if found.unrecorded:
         lines.append("It has no record of ledgers that the bookie holds:")
         by_topic = ledgers_by_topic(found.unrecorded, seen.held.held, names_of(disk, data_dir, seen.lists))
@@ -222,9 +238,12 @@ def refusal(disk: Disk, data_dir: str, seen: Directories, *, cluster: str) -> st
             "the entry logs, where these ledgers may be"
         )
     else:
-        lines.append(
-            f"  geminga bookie unrecorded restore {flags}  brings the ledgers back under their topics"
+        what = (
+            "gives each topic a subscription that keeps what it has"
+            if found.changes_missing and not found.unrecorded
+            else "brings the ledgers back under their topics"
         )
+        lines.append(f"  geminga bookie unrecorded restore {flags}  {what}")
     return "\n".join(lines)
 
 

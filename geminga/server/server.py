@@ -20,7 +20,13 @@ import trio
 
 from geminga.bookie.running.bookie import Bookie
 from geminga.bookie.running.directory_cookies import claimed_by, has_bookie_files
-from geminga.bookie.running.directory_lists import DEFAULT, SYSTEMS_NAMES, DirectoryLists, lists_from
+from geminga.bookie.running.directory_lists import (
+    DEFAULT,
+    SYSTEMS_NAMES,
+    DirectoryLists,
+    absolute,
+    lists_from,
+)
 from geminga.broker.connection.connection import Connections
 from geminga.broker.flow.client_metadata import ClientMetadata
 from geminga.broker.flow.outbox import Outgoing
@@ -45,6 +51,7 @@ from geminga.events.event_log import EventLog
 from geminga.managed_ledger.chain.tail_cache import TailCache
 from geminga.managed_ledger.orphans import sweep_orphan_ledgers
 from geminga.managed_ledger.unrecorded import set_aside_unrecorded
+from geminga.metadata.change_note import ChangeNote
 from geminga.metadata.instance import ForeignDirectory, check_instance
 from geminga.metadata.ledger_ids import LedgerIds
 from geminga.metadata.records import InstanceRecord
@@ -238,6 +245,10 @@ async def _serve(
             bookie, indexes, directories = await open_bookie(
                 config, disk, data_dir, metadata, instance, block_cache, held, index_of
             )
+            # Behind the opening of the bookie, which has claimed and locked the directory.
+            note = ChangeNote(disk, absolute(data_dir, lists.journals[0]), instance.instance_id)
+            held.callback(note.close)
+            metadata.call_on_synced(lambda: note.write(metadata_values.synced_changes))
             for index in indexes:
                 await storage.start(failure.watch, index.run)
             await storage.start(failure.watch, bookie.run)

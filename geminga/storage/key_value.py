@@ -128,6 +128,12 @@ class RocksKeyValue:
         self._files = None if read_only else DatabaseFiles(path, self._live_files)
         self._confirmed = self._database.sequence()
         """The sequence number of the last write that has succeeded."""
+        self.found_changes: Final = self._confirmed
+        """How many changes it had when it was opened, by RocksDB's sequence numbers: they grow with each row
+        that is written or deleted, and with each sync.
+        """
+        self.synced_changes = 0
+        """Up to which of them all is durable, by the last sync since it was opened; 0 before the first."""
 
     def get(self, key: bytes) -> bytes | None:
         return self._read(lambda: self._database.get(key))
@@ -141,7 +147,7 @@ class RocksKeyValue:
         def apply() -> None:
             self._database.apply(puts, deletes)
             if sync:
-                self._database.sync()
+                self._sync()
 
         with self._writing:
             self._check_writable()
@@ -178,7 +184,10 @@ class RocksKeyValue:
             self._find_space()
             # With the writer's lock, although it writes nothing of its own: the database may have to be
             # opened again.
-            self._change(self._database.sync, "sync")
+            self._change(self._sync, "sync")
+
+    def _sync(self) -> None:
+        self.synced_changes = self._database.sync()
 
     def checkpoint(self, path: str) -> None:
         """Create a database at `path` with everything that was written so far, durable on return. The caller

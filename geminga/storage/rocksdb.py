@@ -144,12 +144,13 @@ class Database:
         """The number of the last operation that was applied."""
         return self._db.latest_sequence_number()
 
-    def sync(self) -> None:
-        """All that was applied survives a power cut on return."""
+    def sync(self) -> int:
+        """All that was applied survives a power cut on return. Returns the number of its last operation."""
         sequence = self._db.latest_sequence_number()
         self._db.flush_wal(True)
         # Unsynced: the next sync carries it. A marker that a crash loses proves less, never anything wrong.
         self._db.delete(synced_marker(sequence), self._no_sync)
+        return sequence
 
     def next_row(self, scan: Scan) -> tuple[bytes, bytes] | None:
         """The row after the one that the scan returned last, or its first one. None: it was the last one, and

@@ -24,8 +24,8 @@ MUTANTS = (
     Mutant(
         "nothing-keeps-what-is-restored",
         "geminga/managed_ledger/restore.py",
-        "if changed.ledgers and (returned or is_cursor_lost):",
-        "if changed.ledgers and is_cursor_lost:",
+        "if changed.ledgers and (returned or is_cursor_lost or lacks_changes):",
+        "if changed.ledgers and (is_cursor_lost or lacks_changes):",
         ("tests/managed_ledger/test_unrecorded.py",),
         "a restored topic without its subscriptions",
     ),

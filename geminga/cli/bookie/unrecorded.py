@@ -21,7 +21,7 @@ from geminga.bookie.offline.held_ledgers import held_by
 from geminga.bookie.records.ledger_name import LedgerName
 from geminga.bookie.running.bookie import Bookie, LedgerFiles
 from geminga.bookie.running.directory_cookies import claimed_by
-from geminga.bookie.running.directory_lists import DirectoryLists, lists_from
+from geminga.bookie.running.directory_lists import DirectoryLists, absolute, lists_from
 from geminga.cli.arguments.data_directory import default_data_dir
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
 from geminga.cli.bookie.directory import StoppedBookie, add_data_dir, add_json, directory_of
@@ -33,6 +33,7 @@ from geminga.managed_ledger.restore import Merged, Restorer, StoredLedgers, topi
 from geminga.managed_ledger.unrecorded import TOPICS_NAMED_MAX, Comparison, compare, ranges_text, topic_text
 from geminga.metadata import records
 from geminga.metadata.bookie_directories import record_directories, recorded_directories
+from geminga.metadata.change_note import Noted, replace_note
 from geminga.metadata.instance import check_instance
 from geminga.metadata.records import BookieDirectoriesRecord
 from geminga.metadata.store import MetadataStore
@@ -77,7 +78,7 @@ def unrecorded(parser: Parser, arguments: Sequence[str]) -> int:
             return _list(seen.held.held, seen.comparison, names, as_json=flags.json)
         stopped.close_metadata()
         try:
-            return trio.run(_change, stopped, flags, names)
+            return trio.run(_change, stopped, flags, names, seen.comparison.changes_missing)
         except BaseExceptionGroup as group:
             # The metadata may fail in its own task and in the caller alike: one line tells it.
             error = storage_error(group)
@@ -124,6 +125,8 @@ def _list(held: object, found: Comparison, names: dict[int, LedgerName], *, as_j
             print(_ROW.format(*texts))
     if not as_json:
         print(f"\n{len(states)} ledgers")
+        if found.changes_missing:
+            print(f"the metadata lacks its last {found.changes_missing} changes")
         if found.is_behind:
             print("a start is refused until the right metadata is back, or they are restored or set aside")
     return EXIT_OK
@@ -140,6 +143,8 @@ class _Open(NamedTuple):
     found: Comparison
     last_id: int
     cluster: str
+    accept_metadata: Callable[[], None]
+    """Blocking: from now on a start takes the metadata as it is for complete."""
 
     @property
     def unknown(self) -> list[int]:
@@ -187,7 +192,14 @@ async def _opened(stopped: StoppedBookie, cluster: str | None) -> AsyncIterator[
                 lambda: Bookie.open_directories(disk, stopped.journal_directories, places),
             )
             everything = held_by([directory.storage.index for directory in bookie.directories])
-            yield _Open(bookie, store, compare(everything, store), everything.last_id, instance.cluster)
+
+            def accept_metadata() -> None:
+                values.flush()
+                directory = absolute(stopped.data_dir, stopped.lists.journals[0])
+                replace_note(disk, directory, Noted(instance.instance_id, values.synced_changes))
+
+            found = compare(everything, store)
+            yield _Open(bookie, store, found, everything.last_id, instance.cluster, accept_metadata)
             await bookie.close()
             nursery.cancel_scope.cancel()
 
@@ -204,7 +216,9 @@ def _recorded_cluster(store: MetadataStore) -> str:
     return records.decode(records.InstanceRecord, stored.value, path).cluster if stored is not None else ""
 
 
-async def _change(stopped: StoppedBookie, flags: argparse.Namespace, names: dict[int, LedgerName]) -> int:
+async def _change(
+    stopped: StoppedBookie, flags: argparse.Namespace, names: dict[int, LedgerName], changes_missing: int
+) -> int:
     if flags.action != "delete":
         kept = await stopped.disk.run(_copy_metadata, stopped)
         print(f"the metadata as it was is kept in {kept}; delete it when all is well")
@@ -233,6 +247,7 @@ async def _change(stopped: StoppedBookie, flags: argparse.Namespace, names: dict
                 placed.get(path, []),
                 opened.found.deleted.get(path, []),
                 is_cursor_lost=path in lost,
+                lacks_changes=changes_missing > 0,
             )
             for path in sorted({*restorer.topics(), *placed, *opened.found.deleted})
         }
@@ -244,12 +259,19 @@ async def _change(stopped: StoppedBookie, flags: argparse.Namespace, names: dict
         aside = sorted(({*opened.unknown} | dropped) & held - back)
         await opened.bookie.inventory.set_aside(aside, lift=back & opened.bookie.inventory.aside())
         usage = opened.bookie.inventory.usage()
+        # Last: a command that is interrupted is still asked for by the next start, and repeated.
+        await stopped.disk.run(opened.accept_metadata)
+    if changes_missing:
+        print(
+            f"the metadata lacks {changes_missing} changes: subscriptions, policies and requests to compact "
+            "of that time are gone; start the broker and set them again"
+        )
     for path, ids in sorted((path, ids) for path, ids in placed.items() if ids):
         entries = sum(usage[each].entries for each in ids)
         what = "ledger" if len(ids) == 1 else "ledgers"
         print(f"{topic_text(path)}: {what} {ranges_text(ids)} restored, {entries} entries")
     is_short = _tell_missing(results)
-    if back or opened.found.deleted:
+    if back or opened.found.deleted or changes_missing:
         print("subscriptions go back to what the metadata leads to: some messages may be delivered again")
     _tell_holders(results)
     if aside:
@@ -263,7 +285,7 @@ async def _change(stopped: StoppedBookie, flags: argparse.Namespace, names: dict
                 "'geminga bookie unrecorded restore LEDGER... --topic TOPIC --data-dir "
                 f"{shlex.quote(stopped.data_dir)}'"
             )
-    if not (back or aside or is_short):
+    if not (back or aside or is_short or changes_missing):
         print("every ledger of the bookie has a record")
     return EXIT_FAILED if is_short else EXIT_OK
 

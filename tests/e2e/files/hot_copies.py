@@ -54,6 +54,7 @@ from geminga.bookie.records.file_names import entry_log_path
 from geminga.bookie.records.records import RECORD_PREFIX_BYTES
 from geminga.errors import StorageError
 from geminga.metadata import records
+from geminga.metadata.change_note import CHANGE_NOTE
 from geminga.metadata.records import ManagedLedgerRecord
 from geminga.metadata.store import MetadataStore
 from geminga.names import TopicName
@@ -76,7 +77,7 @@ SETTINGS = {
     "majorCompactionInterval": "2",
     "retentionCheckIntervalInSeconds": "1",
 }
-FOLDERS = ("metadata", "index", "bookie/journal", "bookie/entry-logs")
+FOLDERS = ("metadata", "index", "bookie/journal", "bookie/entry-logs", f"bookie/{CHANGE_NOTE}")
 TOPICS = 3
 """Topics that keep everything. As many others are consumed at once and trimmed, and one is deleted again and
 again.
@@ -458,7 +459,7 @@ def run_copies(
         shutil.copy(broker.data_dir / "bookie" / "cookie", copy / "bookie")
         sources = [dice.choice(whole) for _ in FOLDERS]
         for folder, (source, _, _) in zip(FOLDERS, sources, strict=True):
-            shutil.copytree(source / folder, copy / folder)
+            subprocess.run(["cp", "-a", str(source / folder), str((copy / folder).parent)], check=True)
         oldest = min((receipts for _, receipts, _ in sources), key=len)
         names = (
             f"{folder.removeprefix('bookie/')} of {of[0].name}"

@@ -1,0 +1,124 @@
+"""Metadata that lacks changes of which no ledger tells: a broker refuses it, and keeps all messages once an
+operator has accepted it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from geminga.metadata.change_note import CHANGE_NOTE, encode_note, read_note
+from geminga.storage.disk import RealDisk
+from tests.e2e.admin_http import Admin
+from tests.e2e.broker_process import BrokerProcess, run_client
+from tests.e2e.files.test_old_metadata_refused import contents, refused
+from tests.e2e.waiting import eventually
+
+pytestmark = pytest.mark.skipif("GEMINGA_TEST_URL" in os.environ, reason="looks into Geminga's files")
+
+SETTINGS = {
+    "managedLedgerMaxEntriesPerLedger": "10",
+    "managedLedgerMinLedgerRolloverTimeMinutes": "0",
+    "retentionCheckIntervalInSeconds": "1",
+    "brokerDeleteInactiveTopicsFrequencySeconds": "1",
+    "brokerDeleteInactiveTopicsMaxInactiveDurationSeconds": "1",
+}
+TOPIC = "persistent://public/default/orders"
+TOPICS = "/admin/v2/persistent/public/default"
+CHANGES = {
+    "subscription": ("PUT", f"{TOPICS}/orders/subscription/keeper", None),
+    "retention": (
+        "POST",
+        "/admin/v2/namespaces/public/default/retention",
+        {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1},
+    ),
+    "compaction": ("PUT", f"{TOPICS}/orders/compaction", None),
+}
+
+
+class Killed(NamedTuple):
+    """The data of a broker that was killed behind three changes and then five receipts."""
+
+    data_dir: Path
+    lengths: dict[str, int]
+    """The length of the metadata's log right before each change."""
+
+
+def wal_of(data_dir: Path) -> Path:
+    [wal] = (data_dir / "metadata").glob("*.log")
+    return wal
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
+    # No check may come before the changes: a topic without a subscription may lose its messages.
+    broker = BrokerProcess(tmp_path_factory.mktemp("killed") / "data")
+    broker.start()
+    try:
+        admin, lengths = Admin(broker.endpoints.web_url), {}
+        run_client(broker, "produce", TOPIC, "-m", "message 0")
+        for name, (method, path, body) in CHANGES.items():
+            lengths[name] = wal_of(broker.data_dir).stat().st_size
+            assert admin.request(method, path, body).status < 300
+        run_client(broker, "produce", TOPIC, "--stdin", text="".join(f"message {n}\n" for n in range(1, 5)))
+    finally:
+        broker.kill()
+    return Killed(broker.data_dir, lengths)
+
+
+@pytest.mark.parametrize("first_lost", CHANGES)
+def test_a_log_that_was_cut_before_a_change_is_refused(
+    killed: Killed, tmp_path: Path, first_lost: str
+) -> None:
+    data_dir = tmp_path / "data"
+    shutil.copytree(killed.data_dir, data_dir)
+    os.truncate(wal_of(data_dir), killed.lengths[first_lost])
+    before = contents(data_dir)
+    text = refused(data_dir)
+    assert f"{data_dir}/metadata: the metadata is behind the bookie's files" in text
+    assert "It has no record of" not in text, "the ledgers show nothing"
+    assert f"geminga bookie unrecorded restore --data-dir {data_dir}  gives each topic" in text
+    assert contents(data_dir) == before, "a refused start writes nothing"
+
+
+def test_an_accepted_state_keeps_all_messages_without_the_lost_changes(
+    killed: Killed, tmp_path: Path
+) -> None:
+    data_dir = tmp_path / "data"
+    shutil.copytree(killed.data_dir, data_dir)
+    os.truncate(wal_of(data_dir), min(killed.lengths.values()))
+    command = [sys.executable, "-m", "geminga", "bookie", "unrecorded", "restore", "--data-dir"]
+    for said in (f"{TOPIC}: geminga-restored", "every ledger of the bookie has a record"):
+        restored = subprocess.run([*command, str(data_dir)], capture_output=True, text=True, timeout=30)
+        assert (restored.returncode, said in restored.stdout) == (0, True), restored
+        assert ("set them again" in restored.stdout) == ("geminga-restored" in said)
+    with BrokerProcess(data_dir, settings=SETTINGS) as broker:
+        admin = Admin(broker.endpoints.web_url)
+        run_client(broker, "produce", f"{TOPIC}-idle", "-m", "idle")
+        # Its ledgers and then the topic itself go: the checks have been made.
+        eventually(lambda: f"{TOPIC}-idle" not in admin.get(TOPICS).json())
+        got = run_client(broker, "consume", TOPIC, "-s", "geminga-restored", "-n", "5", "--timeout", "9s")
+    assert all(f"message {number}" in got for number in range(5))
+
+
+@pytest.mark.parametrize("state", ["torn", "older", "gone"])
+def test_a_note_that_a_power_cut_left_changes_nothing(killed: Killed, tmp_path: Path, state: str) -> None:
+    data_dir, disk = tmp_path / "data", RealDisk()
+    shutil.copytree(killed.data_dir, data_dir)
+    path = data_dir / "bookie" / CHANGE_NOTE
+    noted = read_note(disk, str(path.parent))
+    assert noted is not None
+    whole, older = path.read_bytes(), encode_note(noted._replace(changes=1))
+    path.write_bytes({"torn": whole[:-9] + older[-9:], "older": older, "gone": b""}[state])
+    assert (read_note(disk, str(path.parent)) is not None) == (state == "older")
+    with BrokerProcess(data_dir) as broker:
+        run_client(broker, "consume", TOPIC, "-s", "keeper", "-n", "4", "--timeout", "9s")
+    after = read_note(disk, str(path.parent))
+    assert after is not None
+    assert after.changes > noted.changes
