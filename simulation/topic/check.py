@@ -129,6 +129,10 @@ async def _check_nothing_left(life: TopicLife) -> None:
     recorded = life.metadata.children(records.LEDGERS)
     promise(not recorded, f"the topic is gone, and records of ledgers {recorded} are not")
     promise(not life.metadata.children(PATH), "the topic is gone, and its cursors are not")
+    if life.bookie.inventory.keeps_logs:
+        # A start that cannot read what a log ends with keeps all logs, until an operator has looked.
+        promise(life.world.read_failed(), "every log can be read, and logs are kept from deletion")
+        return
     logs = life.world.disk.list(f"{DIRECTORY}/entry-logs")
     promise(len(logs) <= 1, f"no ledger lives, and {len(logs)} entry logs are left")
 

@@ -139,8 +139,11 @@ def look_at_ends(disk: Disk, directory: str, log_ids: Sequence[int], index: Ledg
             is_whole = False
             with contextlib.suppress(StorageError):  # no less lost to a reader than one that is gone
                 is_whole = _is_whole(file, last, len(last.row.ends) - 1)
-            if not is_whole:
-                lengths[log_id] = _records_end(file, log_id, index)
+            end = last.row.offset + last.row.ends[-1]
+            # Looked at again, since a read may fail once and succeed then. What the next start deletes must
+            # not hang on that.
+            if not is_whole and (found := _records_end(file, log_id, index)) < end:
+                lengths[log_id] = found
                 sizes[log_id] = file.size()
         finally:
             file.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -231,6 +232,28 @@ async def test_a_log_with_a_hole_or_that_cannot_be_read_is_told_at_each_start(
         await world.delete(bookie, 2)
         await bookie.collect_garbage()
         assert name in logs(world)
+
+
+@pytest.mark.parametrize("failing", range(6))
+async def test_reads_that_fail_for_a_moment_are_no_loss_and_keep_no_log(
+    new_world: Callable[..., World], failing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three reads of each log at the start, from each one on: its two ends, and the last record."""
+    world = new_world()
+    await three_logs(world)
+    pread, reads = SimFile.pread, Counter[str]()
+
+    def fail(file: SimFile, offset: int, length: int) -> bytes:
+        if file.path.endswith(".log"):
+            reads[file.path] += 1
+            if failing < reads[file.path] <= failing + 3:
+                raise StorageError(f"{file.path}: cannot read: Input/output error")
+        return pread(file, offset, length)
+
+    monkeypatch.setattr(SimFile, "pread", fail)
+    async with world.running() as bookie:
+        assert bookie.recovery.entries_missing == 0
+        assert not bookie.inventory.keeps_logs
 
 
 async def is_readable(world: World, bookie: Bookie, ledger_id: int, entry_id: int) -> bool:
