@@ -132,8 +132,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "log-ends-all-logs-closed",
         "geminga/bookie/entry_logs/log_ends.py",
-        "if not is_whole:",
-        "if False:",
+        "if not is_whole and ",
+        "if False and ",
         ("tests/bookie/recovery/test_lost_logs.py",),
         "that a log without the last record that the index names in it is healed at the start",
     ),

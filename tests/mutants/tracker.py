@@ -254,17 +254,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "that a rebuild is not cut into runts by a subscription that waits at the end of the topic",
     ),
     Mutant(
-        "reading-in-order-is-caught-up",
-        "geminga/broker/dispatch/delaying.py",
-        "            if self._found_nothing_new:",
-        "            if True:",
-        (
-            "tests/broker/delays/test_reading_behind.py"
-            "::test_a_backlog_with_other_messages_becomes_buckets_of_the_usual_size",
-        ),
-        "that a backlog which is read in order is not cut off with each read",
-    ),
-    Mutant(
         "early-rows-hide-earlier-ones",
         "geminga/tracker/index/view.py",
         "elif min(index.earliest_ms(), due.later_ms()) <= limit_ms:",

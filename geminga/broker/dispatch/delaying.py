@@ -86,8 +86,6 @@ class DelayedReads:
         # out a second time.
         self._taken_ahead = NOWHERE
         """Up to here the index may have given entries that are yet to be passed by reading."""
-        self._found_nothing_new = False
-        """Whether the last read of what is new found nothing."""
 
     # -- the index -------------------------------------------------------------------------------------------
 
@@ -177,12 +175,8 @@ class DelayedReads:
 
     async def read_new(self, count_max: int) -> list[Entry] | None:
         """As `EntryReader.read_new`, without what is held back; [] as well if reading is not allowed now."""
-        self._found_nothing_new = False
-        if (room := self._room(count_max)) <= 0:
-            return []
-        entries = await self._read_past_held(room)
-        self._found_nothing_new = entries == [] and not self._reader.is_backing_off
-        return entries
+        room = self._room(count_max)
+        return await self._read_past_held(room) if room > 0 else []
 
     async def _read_past_held(self, count_max: int) -> list[Entry] | None:
         cursor, delayed, reader = self._cursor, self._delayed, self._reader
@@ -291,8 +285,7 @@ class DelayedReads:
         if window is None:
             # The end of this list of ranges is not the end of reading: a backlog of mixed messages is read in
             # order, as new.
-            if self._found_nothing_new:
-                delayed.reached_end()
+            delayed.reached_end()
             return None
         if not self._around.throttle.limits:
             # However few permits there are: nearly all of these will be held back.
