@@ -525,5 +525,4 @@ async def _listen(
         ready(Addresses(binary_port, web_port))
         # Only now: a start must not become longer with the number of topics.
         service.start_soon(topics.unloaded_topics.run)
-        service.start_soon(topics.load_delayed, memory.has_room)
-        service.start_soon(topics.load_for_checks, memory.has_room)
+        service.start_soon(topics.load_wanted, memory.has_room)

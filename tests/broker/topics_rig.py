@@ -118,18 +118,20 @@ def send(
     return Send(1, sequence_id, 1, 0, struct.pack(">HI", 0x0E01, iscsi(checked)) + checked, True)
 
 
-async def topic_of(rig: TopicsRig) -> Topic:
-    """The topic `TOPIC`, loaded; made if need be."""
-    return await rig.topics.get(TOPIC, create=True)
+async def topic_of(rig: TopicsRig, name: TopicName = TOPIC) -> Topic:
+    """The topic, loaded; made if need be."""
+    return await rig.topics.get(name, create=True)
 
 
-async def subscription_of(rig: TopicsRig) -> Subscription:
-    return await (await topic_of(rig)).create_subscription("s", initial="earliest")
+async def subscription_of(rig: TopicsRig, name: TopicName = TOPIC) -> Subscription:
+    return await (await topic_of(rig, name)).create_subscription("s", initial="earliest")
 
 
-async def publish(rig: TopicsRig, count: int, *, delay_s: float = 0, size: int = 100) -> None:
+async def publish(
+    rig: TopicsRig, count: int, name: TopicName = TOPIC, *, delay_s: float = 0, size: int = 100
+) -> None:
     """By a producer that comes and goes; durable on return."""
-    topic = await topic_of(rig)
+    topic = await topic_of(rig, name)
     producer = Producer(1, "p", FakeOutbox(), message_bytes_max=2**22)  # type: ignore[arg-type]
     await topic.add_producer(producer, None)
     now_ms = rig.rooms.clock.now_ms()

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeVar
 import msgspec
 import trio
 
-from geminga.broker.flow.slices import Pace
 from geminga.broker.jumps.next_events import name_of, next_event, subscriptions_of
-from geminga.broker.subscription.unread_delays import read_delays
 from geminga.clock import LAST_MS, VirtualClock
-from geminga.errors import Conflict, GemingaError
+from geminga.errors import Conflict
 from geminga.events.recording import Record, unrecorded
 
 if TYPE_CHECKING:
@@ -38,8 +36,6 @@ SETTLE_SECONDS_MAX: Final = 10.0
 JOIN_SECONDS_MAX: Final = 0.2
 JOINED_LATELY_MS: Final = 1000
 LOOK_S: Final = 0.002
-UNREAD_ENTRIES_MAX: Final = 100_000
-"""A longer backlog that no consumer has read is not read for a jump, to learn what of it is delayed."""
 
 
 class Jump(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +70,28 @@ class Saves(NamedTuple):
     """The clock stands where it stands; returns how far that is ahead of the machine's."""
 
 
+class _Move:
+    """One jump that is under way."""
+
+    def __init__(self, from_ms: int, to_ms: int, wait: Wait, wait_s: float) -> None:
+        self.from_ms = from_ms
+        self.to_ms = to_ms
+        self.wait: Wait = wait
+        self.wait_s = wait_s
+        self.stops = 0
+        self.late: set[str] = set()
+        """Subscriptions that were waited for in vain, and still have not caught up."""
+        self.unacknowledged: dict[str, None] = {}
+
+    def next_stop_ms(self, now_ms: int, next_ms: int | None) -> int:
+        """The first alarm's time, or a later one if there have been many stops."""
+        stop_ms = self.to_ms if next_ms is None else min(max(next_ms, now_ms + 1), self.to_ms)
+        if self.stops < EXACT_STOPS_MAX:
+            return stop_ms
+        step_ms = max(1, (self.to_ms - self.from_ms) // COARSE_STOPS)
+        return max(stop_ms, min(self.to_ms, now_ms + step_ms))
+
+
 class Jumps:
     """The clock's only mover. Jumps that are asked for at the same time happen one after the other."""
 
@@ -86,7 +104,9 @@ class Jumps:
         load_delayed: Callable[[], Awaitable[list[str]]],
         record: Record = unrecorded,
     ) -> None:
-        """`load_delayed` loads the topics with delayed messages, and returns those that it could not load."""
+        """`load_delayed` brings all that is held back into indexes (`UnloadedTopics.load_delayed_now`), and
+        returns the topics that it could not load.
+        """
         self._clock = clock
         self._loaded = loaded
         self._rounds = rounds
@@ -94,12 +114,6 @@ class Jumps:
         self._load_delayed = load_delayed
         self._record = record
         self._moving = trio.Lock()
-        # Of the jump that is under way, or was the last.
-        self._stops = 0
-        self._not_loaded: list[str] = []
-        self._late: set[str] = set()
-        """Subscriptions that were waited for in vain, and still have not caught up."""
-        self._unacknowledged: dict[str, None] = {}
 
     async def by(self, length_ms: int, wait: Wait = "dispatched", wait_s: float = 30.0) -> Jump:
         """As `to`, counted from the moment at which the jump begins."""
@@ -125,7 +139,7 @@ class Jumps:
         """
         async with self._moving:
             await self._prepare()
-            await self._settle("dispatched", wait_s)
+            await self._quiet()
             event = await next_event(self._loaded, self._rounds)
             if event is None:
                 raise Conflict(
@@ -147,41 +161,35 @@ class Jumps:
                 f"the clock shows {from_ms} and never goes back: {to_ms} is {from_ms - to_ms} ms ago. Start "
                 "a broker on a new data directory for an earlier time"
             )
-        await self._prepare()
-        self._stops = 0
-        self._late.clear()
-        self._unacknowledged.clear()
-        is_over = False
+        not_loaded = await self._prepare()
+        move, is_over = _Move(from_ms, to_ms, wait, wait_s), False
         with clock.held():
             try:
                 with trio.CancelScope(shield=True):
                     await self._saves.begin(to_ms)
-                await self._go(from_ms, to_ms, wait, wait_s)
+                await self._go(move)
                 is_over = True
             finally:
                 # Also when the caller has gone, or the broker stops: or the next start would go to the end.
-                self._tell(from_ms, to_ms, is_over=is_over)
+                self._tell(move, is_over=is_over)
                 with trio.CancelScope(shield=True):
                     clock.let_go(await self._saves.end())
         return Jump(
             from_ms=from_ms,
             to_ms=to_ms,
-            stops=self._stops,
-            is_exact=self._stops <= EXACT_STOPS_MAX,
-            waiting=[*self._not_loaded, *(name_of(s) for s in subscriptions_of(self._loaded) if _waits(s))],
-            unacknowledged=list(self._unacknowledged),
+            stops=move.stops,
+            is_exact=move.stops <= EXACT_STOPS_MAX,
+            waiting=[*not_loaded, *(name_of(s) for s in subscriptions_of(self._loaded) if _waits(s))],
+            unacknowledged=list(move.unacknowledged),
             unfinished=clock.working(),
         )
 
-    async def _go(self, from_ms: int, to_ms: int, wait: Wait, wait_s: float) -> None:
+    async def _go(self, move: _Move) -> None:
         clock, rounds = self._clock, self._rounds
         has_changed = False
-        await self._settle(wait, wait_s)
-        while (now_ms := clock.now_ms()) < to_ms:
-            next_ms = clock.next_alarm_ms()
-            stop_ms = to_ms if next_ms is None else min(max(next_ms, now_ms + 1), to_ms)
-            if self._stops >= EXACT_STOPS_MAX:
-                stop_ms = max(stop_ms, min(to_ms, now_ms + self._step_ms(from_ms, to_ms)))
+        await self._settle(move)
+        while (now_ms := clock.now_ms()) < move.to_ms:
+            stop_ms = move.next_stop_ms(now_ms, clock.next_alarm_ms())
             # Up to the stop and not to it: what expires before a message is due goes first. What a check
             # changes may change the next stop as well.
             if rounds.are_due(stop_ms - 1):
@@ -189,28 +197,26 @@ class Jumps:
                 has_changed |= await _to_its_end(partial(rounds.run_due, stop_ms - 1))
             else:
                 clock.move_to(stop_ms)
-                self._stops += 1
-            await self._settle(wait, wait_s)
+                move.stops += 1
+            await self._settle(move)
         if has_changed:
             await _to_its_end(rounds.run_until_unchanged)
-            await self._settle(wait, wait_s)
+            await self._settle(move)
 
-    def _tell(self, from_ms: int, to_ms: int, *, is_over: bool) -> None:
-        text, at_ms = "", to_ms
+    def _tell(self, move: _Move, *, is_over: bool) -> None:
+        text, at_ms = "", move.to_ms
         if not is_over:
             at_ms = self._clock.now_ms()
-            text = f"ended early, on its way to {to_ms}: its caller has gone, or the broker stops"
-            log.warning("a move of the clock from %d to %d %s", from_ms, at_ms, text)
-        counts = {"from_ms": from_ms, "to_ms": at_ms, "stops": self._stops}
+            text = f"ended early, on its way to {move.to_ms}: its caller has gone, or the broker stops"
+            log.warning("a move of the clock from %d to %d %s", move.from_ms, at_ms, text)
+        counts = {"from_ms": move.from_ms, "to_ms": at_ms, "stops": move.stops}
         self._record("clock-moved", text=text, counts=counts)
 
-    async def _prepare(self) -> None:
-        """Know what is due when, and of which consumers have room, before the clock moves."""
-        self._not_loaded = await self._load_delayed()
-        pace = Pace()
-        for subscription in subscriptions_of(self._loaded):
-            await pace.row()
-            await _index(subscription)
+    async def _prepare(self) -> list[str]:
+        """Know what is due when, and of which consumers have room, before the clock moves. Returns the topics
+        of which that is not known.
+        """
+        not_loaded = await self._load_delayed()
         with trio.move_on_after(SETTLE_SECONDS_MAX):
             # An index that was found at a start says only when it is read what is due.
             while any(s.delayed.unknown is not None for s in subscriptions_of(self._loaded)):  # noqa: ASYNC110
@@ -222,28 +228,29 @@ class Jumps:
             # By looking, as for acknowledgements.
             while any(_has_just_joined(s, since_ms) for s in subscriptions_of(self._loaded)):  # noqa: ASYNC110
                 await trio.sleep(LOOK_S)
+        return not_loaded
 
-    def _step_ms(self, from_ms: int, to_ms: int) -> int:
-        return max(1, (to_ms - from_ms) // COARSE_STOPS)
-
-    async def _settle(self, wait: Wait, wait_s: float) -> None:
+    async def _settle(self, move: _Move) -> None:
         """Wait until what the last move has woken is done."""
+        await self._quiet()
+        if move.wait == "acknowledged":
+            await self._acknowledgements(move)
+
+    async def _quiet(self) -> None:
         with trio.move_on_after(SETTLE_SECONDS_MAX):
             await self._clock.quiet()
-        if wait == "acknowledged":
-            await self._acknowledgements(wait_s)
 
-    async def _acknowledgements(self, wait_s: float) -> None:
+    async def _acknowledgements(self, move: _Move) -> None:
         # One that was waited for in vain is not waited for at each of the later stops as well.
-        self._late &= {name_of(s) for s in self._unacknowledging()}
-        with trio.move_on_after(wait_s) as patience:
+        move.late &= {name_of(s) for s in self._unacknowledging()}
+        with trio.move_on_after(move.wait_s) as patience:
             # By looking: an event for each acknowledgement would cost brokers that never jump.
-            while any(name_of(s) not in self._late for s in self._unacknowledging()):  # noqa: ASYNC110
+            while any(name_of(s) not in move.late for s in self._unacknowledging()):  # noqa: ASYNC110
                 await trio.sleep(LOOK_S)
             await self._clock.quiet()
         if patience.cancelled_caught:
-            self._late |= {name_of(s) for s in self._unacknowledging()}
-            self._unacknowledged |= dict.fromkeys(sorted(self._late))
+            move.late |= {name_of(s) for s in self._unacknowledging()}
+            move.unacknowledged |= dict.fromkeys(sorted(move.late))
 
     def _unacknowledging(self) -> Iterator[Subscription]:
         return (
@@ -256,19 +263,6 @@ async def _to_its_end(work: Callable[[], Awaitable[T]]) -> T:
     with trio.CancelScope(shield=True):
         done = await work()
     return done
-
-
-async def _index(subscription: Subscription) -> None:
-    """Have what this subscription holds back in its index, as far as its consumers do not see to it."""
-    delayed = subscription.delayed
-    try:
-        if len(subscription.consumers):
-            if delayed.has_index():
-                await delayed.open()
-        elif 0 < delayed.unread_entries() <= UNREAD_ENTRIES_MAX:
-            await read_delays(subscription, trio.lowlevel.checkpoint)
-    except GemingaError as error:
-        log.warning("%s: what it holds back is not known: %s", name_of(subscription), error)
 
 
 def _waits(subscription: Subscription) -> bool:

@@ -31,9 +31,9 @@ LOOKS_MAX: Final = 500
 
 
 async def read_delays(subscription: Subscription, rest: Callable[[], Awaitable[None]]) -> bool:
-    """Bring what has a time into the index, due or not. False: it ended early, since a consumer came, which
-    reads it as well, or a seek, or the end. `rest` is awaited between two reads. StorageError: an entry
-    cannot be read.
+    """Bring what has a time into the index, due or not. False: it ended early, since there is a consumer,
+    which reads it as well, or a seek came, or the end. `rest` is awaited between two reads. StorageError: an
+    entry cannot be read.
     """
     delayed, cursor, ledger = subscription.delayed, subscription.cursor, subscription.topic.ledger
     if subscription.consumers.ignores_delays or not delayed.policy.active or not cursor.durable:
@@ -42,6 +42,8 @@ async def read_delays(subscription: Subscription, rest: Callable[[], Awaitable[N
         return False
     if delayed.has_index():
         await delayed.open()
+    if len(subscription.consumers):
+        return False
     if delayed.buckets is not None:
         # Until then the ledgers that buckets speak of are passed over.
         await delayed.buckets.recovered()

@@ -161,16 +161,12 @@ class Topics:
             if not self._closing:
                 self.unloaded_topics.changed(str(topic.name), holds_delayed=topic.ledger.holds_delayed)
 
-    async def load_delayed(self, has_room: Callable[[], bool]) -> None:
-        """See `UnloadedTopics.load_delayed`."""
-        await self.unloaded_topics.load_delayed(partial(self.get, create=False), has_room)
-
-    async def load_for_checks(self, has_room: Callable[[], bool]) -> None:
-        """See `UnloadedTopics.load_for_checks`."""
+    async def load_wanted(self, has_room: Callable[[], bool]) -> None:
+        """See `UnloadedTopics.load_wanted`."""
         settings = self._rooms.settings
         interval_s = min(settings.trim_interval_s, settings.expiry_interval_s, settings.quota_interval_s)
         load = partial(self.get, create=False)
-        await self.unloaded_topics.load_for_checks(self._rooms.policies, load, has_room, interval_s)
+        await self.unloaded_topics.load_wanted(self._rooms.policies, load, has_room, interval_s)
 
     async def load_delayed_now(self) -> list[str]:
         """See `UnloadedTopics.load_delayed_now`."""

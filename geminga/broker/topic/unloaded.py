@@ -3,9 +3,8 @@
 A topic is loaded on first use. Until then its records say what it holds, and the statistics of a broker must
 not leave it out: after a restart nearly all topics are in that state. `UnloadedTopics` reads the records of
 each once, at a pace that leaves the loop to clients, and again after each unload. What is delayed is known
-to a loaded topic only, so `load_delayed` loads the topics that hold delayed messages back, one after the
-other: after the start, and each again that is unloaded. The periodic checks see loaded topics only, so
-`load_for_checks` loads those that they may take messages from.
+to a loaded topic only, and the periodic checks see loaded topics only, so `load_wanted` loads the topics that
+hold delayed messages back, and those that the checks may take messages from, one after the other.
 """
 
 from __future__ import annotations
@@ -38,10 +37,14 @@ REST_S: Final = 0.001
 a client waits at most for the first.
 """
 LOAD_SHARE: Final = 0.2
-"""Of a core: topics are loaded for their delayed messages at most so fast."""
+"""Of a core: topics that no client asks for are loaded at most so fast."""
 REST_S_MAX: Final = 1.0
 NO_ROOM_RETRY_S: Final = 10.0
 LOOK_S: Final = 0.005
+UNREAD_ENTRIES_MAX: Final = 100_000
+"""A longer backlog that no consumer has read is not read for a move of the clock, to learn what of it is
+delayed.
+"""
 
 
 class UnloadedTopics:
@@ -63,15 +66,17 @@ class UnloadedTopics:
         """None: not read yet, or its records could not be read."""
         self._due: dict[str, None] = {}
         self._unchecked: dict[str, None] = {}
-        """Their figures are new to `load_for_checks`."""
+        """Their figures are new to `load_wanted`, or their last load failed."""
         self._is_reading = False
         self._wake = trio.Event()
         self._is_listed = False
         self._listed = trio.Event()
         """Set when the records of all topics were read for the first time."""
+        self._to_read: dict[str, None] = {}
+        """Topics that hold delayed messages back: only a load, and a read of the backlog, tells how many."""
+        self._has_to_read = trio.Event()
         self._to_load: dict[str, None] = {}
-        """Topics that hold delayed messages back, whose number only a load tells."""
-        self._has_to_load = trio.Event()
+        """Topics that the periodic checks may take messages from."""
         self._has_room: Callable[[], bool] = lambda: True
 
     # -- what is known ---------------------------------------------------------------------------------------
@@ -103,8 +108,8 @@ class UnloadedTopics:
         self._due[name] = None
         self._wake.set()
         if holds_delayed:
-            self._to_load[name] = None
-            self._has_to_load.set()
+            self._to_read[name] = None
+            self._has_to_read.set()
 
     def loaded(self, name: str) -> None:
         """The topic is loaded, and tells its figures itself."""
@@ -157,100 +162,88 @@ class UnloadedTopics:
 
     # -- loading ---------------------------------------------------------------------------------------------
 
-    async def load_delayed(
-        self, load: Callable[[TopicName], Awaitable[Topic]], has_room: Callable[[], bool]
-    ) -> None:
-        """Load the topics that hold delayed messages, and read what none of their indexes knows, until
-        cancelled.
-
-        A fifth of a core is used for it, and no topic is loaded while `has_room` is False, which a surface
-        tells by entries that are not read yet.
-        """
-        self._has_room = has_room
-        await self._listed.wait()
-        names = self._holding_delayed()
-        # A producer may have loaded a topic whose subscriptions have no consumer.
-        names += [name for name, topic in self._loaded.items() if topic.ledger.holds_delayed]
-        self._to_load |= dict.fromkeys(names)
-        share = _Share()
-        while True:
-            while self._to_load:
-                while not has_room():  # noqa: ASYNC110 - memory becomes free without a word
-                    await trio.sleep(NO_ROOM_RETRY_S)
-                share.begin()
-                text = next(iter(self._to_load))
-                del self._to_load[text]
-                await self._load_one(text, load, share)
-                await share.rest()
-            self._has_to_load = trio.Event()
-            await self._has_to_load.wait()
-
-    def _holding_delayed(self) -> list[str]:
-        """The topics whose records say that they hold delayed messages."""
-        return [name for name, found in self.figures() if found.has_buckets or found.holds_delayed]
-
-    async def _load_one(
-        self, text: str, load: Callable[[TopicName], Awaitable[Topic]], share: _Share
-    ) -> None:
-        try:
-            topic = await load(TopicName.parse(text))
-            is_read = True
-            for subscription in tuple(topic.subscriptions.values()):
-                is_read &= await read_delays(subscription, share.rest)
-            # The note stays where a consumer, a seek or an unload came: the index may lack the rest.
-            if is_read and not topic.closing:
-                await topic.delays.note_held()
-        except TopicNotFound:
-            return
-        except GemingaError as error:
-            log.warning("%s: its delayed messages are not counted: %s", text, error)
-
-    async def load_for_checks(
+    async def load_wanted(
         self,
         policies: Policies,
         load: Callable[[TopicName], Awaitable[Topic]],
         has_room: Callable[[], bool],
         interval_s: float,
     ) -> None:
-        """Load the topics that the periodic checks may take messages from, at the pace of `load_delayed`, and
-        every `interval_s` those that were unloaded, or have got such a policy, since. Until cancelled.
+        """Load the topics that hold delayed messages, at once and first, and read what none of their indexes
+        knows; and those that the periodic checks may take messages from, which are looked for every
+        `interval_s`. Until cancelled.
+
+        A fifth of a core is used for it, and no topic is loaded while `has_room` is False, which a surface
+        tells by entries that are not read yet.
         """
+        self._has_room = has_room
         await self._listed.wait()
-        changes = -1
+        # A producer may have loaded a topic whose subscriptions have no consumer.
+        self._to_read |= {name: None for name, topic in self._loaded.items() if topic.ledger.holds_delayed}
+        look_at_s, changes, share = trio.current_time(), -1, _Share()
         while True:
-            # What neither was read nor has another policy is not looked at again: 10,000 idle topics would
-            # take time at each round.
-            names = list(self._unchecked if policies.changes == changes else self._found)
-            changes = policies.changes
-            self._unchecked.clear()
-            pace, share = Pace(), _Share()
-            for text in names:
-                await pace.turn()
-                found, topic = self._found.get(text), TopicName.parse(text)
-                if found is None or not found.entries:
-                    continue
-                try:
-                    if not takes_from(found, policies.effective(topic)):
-                        continue
-                    while not has_room():  # noqa: ASYNC110 - as above
-                        await trio.sleep(NO_ROOM_RETRY_S)
-                    share.begin()
-                    await load(topic)
-                except GemingaError as error:
-                    if text in self._found:  # else it was deleted meanwhile
-                        log.warning("%s: its policies are not enforced: %s", text, error)
-                        self._unchecked[text] = None
+            if trio.current_time() >= look_at_s:
+                # What neither was read nor has another policy is not looked at again: 10,000 idle topics
+                # would take time at each round.
+                names = list(self._unchecked if policies.changes == changes else self._found)
+                changes = policies.changes
+                await self._queue(names, policies)
+                look_at_s = trio.current_time() + interval_s
+            if queue := self._to_read or self._to_load:
+                while not has_room():  # noqa: ASYNC110 - memory becomes free without a word
+                    await trio.sleep(NO_ROOM_RETRY_S)
+                share.begin()
+                text = next(iter(queue))
+                del queue[text]
+                await self._load_one(text, load, share, reads=queue is self._to_read)
                 await share.rest()
-            await trio.sleep(interval_s)
+            else:
+                self._has_to_read = trio.Event()
+                with trio.move_on_at(look_at_s):
+                    await self._has_to_read.wait()
+
+    async def _queue(self, names: list[str], policies: Policies) -> None:
+        """Have those of these topics loaded that are wanted."""
+        self._unchecked.clear()
+        pace = Pace()
+        for text in names:
+            await pace.turn()
+            found = self._found.get(text)
+            if found is None:
+                continue
+            if _holds_delayed(found):
+                self._to_read[text] = None
+            elif found.entries and takes_from(found, policies.effective(TopicName.parse(text))):
+                self._to_load[text] = None
+
+    async def _load_one(
+        self, text: str, load: Callable[[TopicName], Awaitable[Topic]], share: _Share, *, reads: bool
+    ) -> None:
+        try:
+            topic = await load(TopicName.parse(text))
+            is_read = reads
+            for subscription in tuple(topic.subscriptions.values()) if reads else ():
+                is_read &= await read_delays(subscription, share.rest)
+            # The note stays where a consumer, a seek or an unload came: the index may lack the rest.
+            if is_read and not topic.closing:
+                await topic.delays.note_held()
+        except GemingaError as error:
+            is_there = text in self._found
+            if is_there:
+                self._unchecked[text] = None
+            if is_there or text in self._loaded:  # else it was deleted meanwhile
+                lacks = "its delayed messages are not counted" if reads else "its policies are not enforced"
+                log.warning("%s: %s: %s", text, lacks, error)
 
     async def load_delayed_now(self, load: Callable[[TopicName], Awaitable[Topic]]) -> list[str]:
-        """Load the topics that hold delayed messages, at full speed, as long as there is room; returns those
-        that are not loaded. Waits until the records of all topics have been read.
+        """Load the topics that hold delayed messages, at full speed, as long as there is room, and have what
+        all loaded topics hold back in their indexes; returns those that are not loaded. Waits until the
+        records of all topics have been read.
         """
         while self.unread:  # noqa: ASYNC110 - once a start
             await trio.sleep(LOOK_S)
         left = []
-        for text in self._holding_delayed():
+        for text in [name for name, found in self.figures() if _holds_delayed(found)]:
             try:
                 if not self._has_room():
                     raise ServiceNotReady("there is no memory for what it holds back")
@@ -258,7 +251,22 @@ class UnloadedTopics:
             except GemingaError as error:
                 log.warning("%s: it is not loaded for a move of the clock: %s", text, error)
                 left.append(text)
+        pace = Pace()
+        for topic in tuple(self._loaded.values()):
+            for subscription in tuple(topic.subscriptions.values()):
+                await pace.row()
+                try:
+                    unread = subscription.delayed.unread_entries()
+                    if len(subscription.consumers) or 0 < unread <= UNREAD_ENTRIES_MAX:
+                        await read_delays(subscription, trio.lowlevel.checkpoint)
+                except GemingaError as error:
+                    name = f"{topic.name} / {subscription.name}"
+                    log.warning("%s: what it holds back is not known: %s", name, error)
         return left
+
+
+def _holds_delayed(topic: UnopenedLedger) -> bool:
+    return topic.has_buckets or topic.holds_delayed
 
 
 class _Share:

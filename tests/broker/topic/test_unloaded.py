@@ -15,6 +15,8 @@ from geminga.broker.subscription.statistics import statistics_of
 from geminga.broker.subscription.unread_delays import READ_ENTRIES_MAX, read_delays
 from geminga.broker.topic import unloaded
 from geminga.broker.topic.backlog_quota import EVICT
+from geminga.broker.topic.topic import Topic
+from geminga.errors import StorageError
 from geminga.names import TopicName
 from tests.broker.topics_rig import TOPIC, open_topics, publish, subscription_of
 
@@ -99,7 +101,7 @@ async def test_the_checks_reach_topics_that_nobody_has_loaded(autojump_clock) ->
         await rig.topics.get(empty, create=True)
         rig = await rig.restart()
         rig.nursery.start_soon(rig.topics.unloaded_topics.run)
-        rig.nursery.start_soon(rig.topics.load_for_checks, lambda: True)
+        rig.nursery.start_soon(rig.topics.load_wanted, lambda: True)
         looks = 0
         policies = rig.rooms.policies
         effective = policies.effective
@@ -128,3 +130,37 @@ async def test_the_checks_reach_topics_that_nobody_has_loaded(autojump_clock) ->
         await policies.change_defaults(EffectivePolicies(retention=Retention(60, -1)))
         await trio.sleep(HOUR_S)
         assert list(rig.topics.loaded) == [str(TOPIC)]
+
+
+async def test_what_holds_delayed_messages_is_loaded_first_and_again_after_an_error(autojump_clock) -> None:
+    expiring, delayed, early, idle = (TopicName.parse(f"{TOPIC}-{kind}") for kind in "abcd")
+    async with open_topics() as rig:
+        for name in (expiring, delayed, early, idle):
+            await subscription_of(rig, name)
+        await publish(rig, 3, expiring)
+        for name in (delayed, early):
+            await publish(rig, 5, name, delay_s=HOUR_S)
+            await (await rig.topics.get(name, create=False)).ledger.note_delayed(True)
+        rig = await rig.restart()
+        await rig.rooms.policies.change_defaults(EffectivePolicies(message_ttl_s=2 * HOUR_S))
+        await rig.topics.get(early, create=False)
+        unloaded_topics = rig.topics.unloaded_topics
+        tries: list[TopicName] = []
+
+        async def load(name: TopicName) -> Topic:
+            tries.append(name)
+            if tries == [early, delayed]:
+                raise StorageError("the disk")
+            return await rig.topics.get(name, create=False)
+
+        rig.nursery.start_soon(unloaded_topics.run)
+        rig.nursery.start_soon(unloaded_topics.load_wanted, rig.rooms.policies, load, lambda: True, 60)
+        await trio.sleep(30)
+        assert tries == [early, delayed, expiring]
+        await trio.sleep(60)
+        assert tries[3:] == [delayed]
+        for name in (delayed, early):
+            assert len((await rig.topics.get(name, create=False)).subscription("s").delayed) == 5
+        await rig.topics.unload(delayed)
+        await trio.sleep(5)
+        assert tries[4:] == [delayed], "at once, not with the next look"
