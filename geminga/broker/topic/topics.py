@@ -41,6 +41,10 @@ log = logging.getLogger("geminga.broker")
 # garbage walked again and again over what was about to go with the process.
 CLOSED_AT_ONCE = 500
 """The number of topics that are closed at a time when the broker stops."""
+CLOSE_WAIT_S = 25.0
+"""How long a request waits for the end of a topic that is closing or being deleted: less than the 30 s after
+which clients give a request up.
+"""
 
 
 class _Loading:
@@ -66,6 +70,8 @@ class Topics:
         self._loading: dict[str, _Loading] = {}
         self._held: dict[str, trio.Event] = {}
         """Topics whose records are being changed while they are not loaded; set at the end of that."""
+        self._ends: dict[str, trio.Event] = {}
+        """Of topics that are closing and waited for; set when they are not in `loaded` any more."""
         self.loaded: dict[str, Topic] = {}
         self._closing = False
         self.catalog = TopicCatalog(rooms)
@@ -158,8 +164,18 @@ class Topics:
         # By identity: a close that ends late must not remove the topic that was loaded after it.
         if self.loaded.get(str(topic.name)) is topic:
             del self.loaded[str(topic.name)]
+            if (ended := self._ends.pop(str(topic.name), None)) is not None:
+                ended.set()
             if not self._closing:
                 self.unloaded_topics.changed(str(topic.name), holds_delayed=topic.ledger.holds_delayed)
+
+    async def _end_of(self, key: str) -> None:
+        """Wait until a topic that is closing has left `loaded`. Raises ServiceNotReady if that takes long."""
+        # Two managed ledgers of one topic would each write records that the other does not know.
+        with trio.move_on_after(CLOSE_WAIT_S):
+            await self._ends.setdefault(key, trio.Event()).wait()
+            return
+        raise ServiceNotReady(f"topic {key} is closing; try again")
 
     async def load_wanted(self, has_room: Callable[[], bool]) -> None:
         """See `UnloadedTopics.load_wanted`."""
@@ -182,8 +198,8 @@ class Topics:
     async def get(
         self, name: TopicName, *, create: bool, properties: Mapping[str, str] | None = None
     ) -> Topic:
-        """The topic, loaded. Raises `TopicNotFound` if it does not exist and may not be created. A topic that
-        this call creates gets the properties with its first write.
+        """The topic, loaded; anew if it is closing. Raises `TopicNotFound` if it does not exist and may not
+        be created. A topic that this call creates gets the properties with its first write.
         """
         key = str(name)
         while True:
@@ -193,7 +209,9 @@ class Topics:
                 return topic
             self._check_served(name)
             loading, held = self._loading.get(key), self._held.get(key)
-            if held is not None:
+            if topic is not None:
+                await self._end_of(key)
+            elif held is not None:
                 await held.wait()
             # A load that may not create the topic answers TopicNotFound to all that wait for it. A caller
             # that may create it waits for the end of that one and starts its own.
@@ -254,10 +272,6 @@ class Topics:
         key = str(name)
         began_s = trio.current_time()
         try:
-            # Two managed ledgers of one topic would each write records that the other does not know.
-            old = self.loaded.get(key)
-            if old is not None:
-                raise ServiceNotReady(f"topic {name} is closing; try again")
             topic = await self._open(name, loading.create, properties)
             # `close` has taken its list of topics before this one was in it.
             if self._closing:
@@ -361,13 +375,15 @@ class Topics:
         await self._to_the_end(partial(self._delete_one, topic))
 
     async def unload(self, name: TopicName) -> None:
-        """Close a topic. Its clients look it up again, which loads it from disk."""
+        """Close a topic, or wait for its end. Its clients look it up again, which loads it from disk."""
         topic = self.loaded.get(str(name))
         if topic is None:
             if not self.catalog.exists(name):
                 raise TopicNotFound(f"Topic {name} does not exist")
             return
-        if not topic.closing:
+        if topic.closing:
+            await self._end_of(str(name))
+        else:
             await self._to_the_end(partial(self._close_one, topic))
 
     def _check_deletable(self, topic: Topic) -> None:

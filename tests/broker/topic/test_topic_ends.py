@@ -4,8 +4,9 @@ of who is connected.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from geminga.broker.operator.topics import TopicsOperator
 from geminga.broker.policies.settings import BrokerSettings
 from geminga.broker.subscription.statistics import statistics_of
 from geminga.broker.topic.producer import Producer
+from geminga.broker.topic.topics import CLOSE_WAIT_S
 from geminga.errors import ServiceNotReady, TopicTerminated
 from geminga.managed_ledger.chain.state import State
 from geminga.managed_ledger.managed_ledger import ManagedLedgerSettings
@@ -119,6 +121,32 @@ async def test_a_closing_topic_is_not_truncated(autojump_clock: MockClock) -> No
         await topic.close()
         with pytest.raises(ServiceNotReady):
             await topic.truncate()
+
+
+async def test_who_wants_a_closing_topic_waits_for_its_end_but_not_for_ever(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = trio.Event()
+
+    async def close_slowly(close: Callable[[], Awaitable[None]]) -> None:
+        await gate.wait()
+        await close()
+
+    async with opened() as rig:
+        before = await topic_of(rig)
+        monkeypatch.setattr(before.ledger, "close", partial(close_slowly, before.ledger.close))
+        rig.nursery.start_soon(rig.topics.unload, TOPIC)
+        await wait_all_tasks_blocked()
+        for request in (rig.topics.delete, rig.topics.unload):
+            with pytest.raises(ServiceNotReady):
+                await request(TOPIC)
+        assert trio.current_time() == pytest.approx(2 * CLOSE_WAIT_S)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(rig.topics.unload, TOPIC)
+            nursery.start_soon(topic_of, rig)
+            await trio.sleep(1)
+            gate.set()
+        assert await topic_of(rig) is not before
 
 
 @pytest.mark.parametrize("index", INDEXES)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pulsar
@@ -225,6 +226,24 @@ def test_the_metadata_refuses_delays_and_conflicts(start: Start) -> None:
     assert time.monotonic() - began_s >= 0.2
     assert sorted(web.request("GET", path).json()) == ["public/default", "public/one", "public/two"]
     assert faults.broker.stop() == 0
+
+
+def test_requests_wait_for_the_end_of_a_topic_that_is_being_unloaded(start: Start) -> None:
+    faults = start()
+    topic = "/admin/v2/persistent/public/default/t"
+    for method, path, expected in [
+        ("DELETE", topic, 204),
+        ("PUT", f"{topic}/unload", 204),
+        ("GET", f"{topic}/stats", 200),
+        ("PUT", f"{topic}/subscription/s2", 204),
+    ]:
+        published(faults, [b"1"])
+        rule = faults.set("metadata/delayed", path="/managed-ledgers/public", count=1, latencyMs=300)
+        with ThreadPoolExecutor() as threads:
+            unload = threads.submit(faults.web.request, "PUT", f"{topic}/unload")
+            eventually(lambda rule=rule: faults.state(rule)["hits"] == 1)  # type: ignore[misc]
+            assert faults.web.request(method, path).status == expected
+            assert unload.result().status == 204
 
 
 @pytest.mark.parametrize("point", ["journal-written", "journal-synced", "receipt-sent"])
