@@ -62,7 +62,7 @@ class Unserved(NamedTuple):
     """A backlog without a consumer."""
 
     entries: int
-    """What is not known to be delayed; how many of these were not read since the start follows the name."""
+    """What is not known to wait for its time; `unread` of these were not read since the start."""
     topic: str
     subscription: str
     unread: int
@@ -230,9 +230,11 @@ class _Found:
             )
             if len(self.delayed) > 50 * DELAYED_MAX:
                 self.delayed = nlargest(DELAYED_MAX, self.delayed, key=_first_two)
-        if subscription.msg_backlog_no_delayed and not subscription.consumers:
+        # What is delayed and not due yet needs no consumer.
+        entries, unread = subscription.msg_backlog_no_delayed, subscription.unread_entries
+        entries += subscription.msg_overdue
+        if entries and not subscription.consumers:
             self.unserved_subscriptions += 1
-            entries, unread = subscription.msg_backlog_no_delayed, subscription.unread_entries
             self.unserved.append(Unserved(entries, topic.name, name, unread))
             if len(self.unserved) > 50 * NAMED_MAX:
                 self.unserved = nlargest(NAMED_MAX, self.unserved)

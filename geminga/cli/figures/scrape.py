@@ -47,7 +47,8 @@ OF_BROKER = {
 }
 """Metrics, and what we call them; those of subscriptions are summed up for their topic."""
 _TOPIC = re.compile(r'[{,]topic="((?:[^"\\]|\\.)*)"')
-PLAIN_BACKLOG = "pulsar_subscription_back_log_no_delayed"
+UNSERVED = frozenset({"pulsar_subscription_back_log_no_delayed", "geminga_subscription_overdue"})
+"""Together what a consumer would get."""
 CONSUMERS = "pulsar_subscription_consumers_count"
 _SUBSCRIPTION = re.compile(r'[{,]subscription="((?:[^"\\]|\\.)*)"')
 _ESCAPED = re.compile(r"\\(.)")
@@ -90,8 +91,8 @@ def _lines(body: Iterable[bytes]) -> Iterator[str]:
 
 
 def parsed(lines: Iterable[str]) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
-    """Of each topic its figures, and those of the broker. `unserved` is the backlog, without what is delayed,
-    of subscriptions that have no consumer.
+    """Of each topic its figures, and those of the broker. `unserved` is the backlog of subscriptions that
+    have no consumer, without what is delayed and not due yet.
     """
     topics: dict[str, dict[str, float]] = {}
     broker: dict[str, float] = {}
@@ -105,7 +106,7 @@ def parsed(lines: Iterable[str]) -> tuple[dict[str, dict[str, float]], dict[str,
             broker[OF_BROKER[name]] = broker.get(OF_BROKER[name], 0.0) + _value(line)
             continue
         key = OF_TOPICS.get(name) or OF_SUBSCRIPTIONS.get(name)
-        if key is None and name not in (PLAIN_BACKLOG, CONSUMERS):
+        if key is None and name != CONSUMERS and name not in UNSERVED:
             continue
         found, subscription = _TOPIC.search(line), _SUBSCRIPTION.search(line)
         if found is None or (name in OF_TOPICS) is not (subscription is None):
@@ -114,11 +115,12 @@ def parsed(lines: Iterable[str]) -> tuple[dict[str, dict[str, float]], dict[str,
         if key is not None:
             figures = topics.setdefault(topic, {})
             figures[key] = figures.get(key, 0.0) + value
-        elif subscription is not None and value:
+        if subscription is not None and value:
+            place = topic, subscription[1]
             if name == CONSUMERS:
-                served.add((topic, subscription[1]))
-            else:
-                unserved[topic, subscription[1]] = value
+                served.add(place)
+            elif name in UNSERVED:
+                unserved[place] = unserved.get(place, 0.0) + value
     for place, entries in unserved.items():
         if place not in served:
             figures = topics.setdefault(place[0], {})

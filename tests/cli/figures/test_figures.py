@@ -112,13 +112,17 @@ def test_a_name_may_hold_what_a_label_ends_with() -> None:
 
 
 def test_a_subscription_that_no_consumer_reads_is_seen_beside_one_that_is_read() -> None:
-    def lines(subscription: str, entries: int, consumers: int) -> list[str]:
+    def lines(subscription: str, entries: int, consumers: int, overdue: int = 0) -> list[str]:
         labels = f'{{topic="persistent://public/default/t",subscription="{subscription}"}}'
         return [
             f"pulsar_subscription_back_log_no_delayed{labels} {entries}",
+            f"geminga_subscription_overdue{labels} {overdue}",
+            f"pulsar_subscription_delayed{labels} {overdue + 50}",
             f"pulsar_subscription_consumers_count{labels} {consumers}",
         ]
 
-    page = lines("fast", 3, 1) + lines("idle", 89_987, 0) + lines("done", 0, 0) + lines("far", 13, 0)
+    page = lines("fast", 3, 1, 3) + lines("idle", 89_980, 0, 7) + lines("done", 0, 0) + lines("far", 13, 0)
     [row] = rows.rows(Scrape(1.0, 0.1, *parsed(page)))
-    assert row["unserved"] == 90_000
+    assert (row["unserved"], row["overdue"], row["delayed"]) == (90_000, 10, 210)
+    [later] = rows.rows(Scrape(1.0, 0.1, *parsed(lines("later", 0, 0))))
+    assert not later["unserved"], "nothing of it is due"

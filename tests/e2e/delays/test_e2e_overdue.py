@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,14 @@ def test_a_restart_changes_nothing_that_is_told(tmp_path: Path, make_client: Mak
             summary = told()
             return *metrics(), *(summary[key] for key in ("messages", "due", "unread"))
 
+        def unserved() -> str | None:
+            """Entries in the first row of "Backlogs without a consumer"; None: there is no such section."""
+            page = Admin(process.endpoints.web_url).get("/").text
+            found = re.search(
+                r"<h2[^>]*>Backlogs without a consumer.*?</th><td[^>]*>([^<]*)", page, re.DOTALL
+            )
+            return found[1] if found else None
+
         client = make_client(process.endpoints.service_url)
         consumer = client.subscribe(topic, "s", ConsumerType.Shared)
         producer = client.create_producer(topic)
@@ -53,9 +62,11 @@ def test_a_restart_changes_nothing_that_is_told(tmp_path: Path, make_client: Mak
         receive_timed(consumer, 100)
         eventually(lambda: Admin(process.endpoints.web_url).backlog(topic, "s") == 100)
         consumer.close()
+        assert unserved() is None, "nothing of it is due"
         publish(producer, [now_ms() + 300] * 7)
         client.close()
         eventually(lambda: figures() == (107, 7, 0, 107, 7, 0))
+        assert eventually(unserved) == "7"
         assert process.stop() == 0
         process.start()
         eventually(lambda: figures() == (107, 7, 0, 107, 7, 0))
