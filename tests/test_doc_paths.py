@@ -29,6 +29,9 @@ DOTTED = re.compile(r"(?<![\w./-])((?:geminga|simulation|tests|bench)(?:\.\w+)+)
 """`geminga.tracker.index.index.DelayedIndex`, and what follows `python -m`, `from` and `import`."""
 LINK = re.compile(r"\]\(([^)#:\s]+)[)#]")
 """Of a page: to another file here, with or without a heading in it."""
+ANCHOR = re.compile(r"\]\(([^)#:\s]*)#([\w-]+)\)")
+SAID_ANCHOR = re.compile(r"(docs/[\w-]+\.md)#([\w-]+)")
+"""Of a message or a page of the broker: to a heading of a page here."""
 COMMENT = re.compile(r"(?:^|\s)# (.*)")
 
 
@@ -105,6 +108,34 @@ def test_links_between_pages_lead_somewhere() -> None:
     links = [(path, link) for path in PAGES for link in LINK.findall(path.read_text())]
     assert len(links) > 50
     assert not [f"{relative(path)}: {link}" for path, link in links if not (path.parent / link).exists()]
+
+
+def anchors(page: Path) -> set[str]:
+    """Of its headings, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    shown = (re.sub(r"\]\([^)]*\)", "", title).strip().lower() for title in titles)
+    return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in shown}
+
+
+def test_links_to_headings_lead_to_headings() -> None:
+    links = [
+        (path, path.parent / page if page else path, anchor)
+        for path in PAGES
+        for page, anchor in ANCHOR.findall(path.read_text())
+    ]
+    links += [
+        (path, ROOT / page, anchor)
+        for path in MODULES
+        if path.is_relative_to(PACKAGE)
+        for page, anchor in SAID_ANCHOR.findall(path.read_text())
+    ]
+    assert len(links) > 50
+    assert not [
+        f"{relative(path)}: {page.name}#{anchor}"
+        for path, page, anchor in links
+        if page.suffix == ".md" and anchor not in anchors(page)
+    ]
 
 
 def test_the_rule_finds_what_it_is_for() -> None:

@@ -198,7 +198,7 @@ class Topics:
     async def get(
         self, name: TopicName, *, create: bool, properties: Mapping[str, str] | None = None
     ) -> Topic:
-        """The topic, loaded; anew if it is closing. Raises `TopicNotFound` if it does not exist and may not
+        """The topic, loaded again if it is closing. Raises `TopicNotFound` if it does not exist and may not
         be created. A topic that this call creates gets the properties with its first write.
         """
         key = str(name)

@@ -185,6 +185,14 @@ def test_the_policy_allows_the_style_and_no_script_in_a_page() -> None:
     assert "unsafe" not in CONTENT_POLICY
 
 
+def test_a_table_that_is_too_narrow_is_a_list_of_cards() -> None:
+    style = shown(overview()).style
+    for width in ("58rem", "34rem"):
+        rule = style.partition(f"@container (max-width: {width}) {{")[2].partition("@container")[0]
+        assert "thead { display: none }" in rule
+        assert "content: attr(data-label)" in rule
+
+
 def test_a_broker_without_topics_says_how_to_begin() -> None:
     text = shown(overview()).text
     assert "Everything that is checked is well." in text

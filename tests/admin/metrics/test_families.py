@@ -90,6 +90,8 @@ def test_topics_beyond_the_bound_are_left_out_and_counted() -> None:
     assert series > 40
     assert one.count(f'topic="{NAME}0"') == series
     assert one.count(f'topic="{NAME}1"') == 0
+    last_first = page(topic(1), topic(0), levels=Levels(series_max=60))
+    assert last_first.count(f'topic="{NAME}1"') == series, "those that come first are kept"
     assert values(one)["geminga_metrics_series_dropped", ""] == series
     assert values(one)["pulsar_broker_topics_count", ""] == 2
 
