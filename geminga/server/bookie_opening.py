@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from geminga.bookie.index.database import IndexDatabase, opened_with
-from geminga.bookie.index.index_format import Owner
 from geminga.bookie.records.file_names import entry_log_directory, journal_directory
+from geminga.bookie.records.owner import Owner
 from geminga.bookie.running.bookie import Bookie, LedgerFiles
 from geminga.bookie.running.directory_cookies import (
     claim_default_directory,
@@ -108,6 +108,7 @@ async def open_bookie(
         journals,
         [LedgerFiles(path, index) for path, index in zip(ledgers, indexes, strict=True)],
         bookie_settings(config),
+        instance_id=instance_id,
         existing_ledgers=functools.partial(existing_ledgers, metadata),
         # Each may be a disk of its own. Without space for metadata or an index, entries are of no use.
         watched=[data_dir, os.path.join(data_dir, METADATA), *(index.path for index in indexes)],

@@ -17,15 +17,9 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from geminga.bookie.entry_logs.log_ends import check_names
 from geminga.bookie.index.database import NOTE
 from geminga.bookie.offline.held_ledgers import HeldLedgers, StoppedLedgerFiles, held_ledgers
-from geminga.bookie.records.file_names import (
-    ENTRY_LOG_SUFFIX,
-    entry_log_directory,
-    ids_in,
-    journal_directory,
-)
+from geminga.bookie.records.file_names import entry_log_directory, journal_directory
 from geminga.bookie.records.ledger_name import LedgerName
 from geminga.bookie.running.directory_cookies import (
     check_index,
@@ -37,6 +31,7 @@ from geminga.bookie.running.directory_cookies import (
     refuse_living_neighbours,
 )
 from geminga.bookie.running.directory_lists import DEFAULT, DirectoryLists, absolute
+from geminga.bookie.running.foreign_files import check_headers, instance_in
 from geminga.errors import CorruptData, StorageError
 from geminga.managed_ledger.unrecorded import Comparison, compare, deleted_by_topic, ledgers_by_topic
 from geminga.metadata.bookie_directories import recorded_directories
@@ -67,8 +62,8 @@ class Directories(NamedTuple):
     held: HeldLedgers
     comparison: Comparison
     lost_instance: str
-    """The instance in the directories' cookies, if the metadata has no record of an instance: that record is
-    durable before the first cookie is written. "" if the metadata has one, or no directory has a cookie.
+    """The instance in the directories' cookies or files, if the metadata has no record of an instance: that
+    record is durable before the first of them is written. "" if the metadata has one, or nothing says.
     """
 
 
@@ -101,7 +96,7 @@ def check_metadata(disk: Disk, data_dir: str, wanted: DirectoryLists, *, cluster
 
 def look_at(disk: Disk, data_dir: str, wanted: DirectoryLists) -> Directories:
     """Blocking. Raises ForeignLists if the metadata is of another instance than a directory; CorruptData if
-    it is damaged; MisnamedLogs; ForeignIndex.
+    it is damaged; ForeignFiles; MisnamedLogs; ForeignIndex.
     """
     with contextlib.ExitStack() as opened:
         values = _metadata_values(disk, os.path.join(data_dir, METADATA), opened)
@@ -109,8 +104,8 @@ def look_at(disk: Disk, data_dir: str, wanted: DirectoryLists) -> Directories:
         lists = _lists(disk, data_dir, metadata, wanted)
         missing = 0
         instance = metadata.get(InstanceRecord.path) if metadata is not None else None
-        instance_id = claimed_by(disk, data_dir, lists)
-        lost = "" if instance is not None else instance_id
+        lost = instance_in(disk, data_dir, lists) if instance is None else ""
+        instance_id = lost
         if instance is not None:
             instance_id = decode(InstanceRecord, instance.value, InstanceRecord.path).instance_id
             # First: with metadata of another instance every ledger looks unrecorded, and the advice for that
@@ -119,10 +114,8 @@ def look_at(disk: Disk, data_dir: str, wanted: DirectoryLists) -> Directories:
             noted = read_note(disk, absolute(data_dir, lists.journals[0]))
             if noted is not None and noted.instance_id == instance_id and values is not None:
                 missing = max(0, noted.changes - values.found_changes)
-        # Before any record of theirs is read: under other names all of them are at wrong places.
-        for directory in (entry_log_directory(absolute(data_dir, name)) for name in lists.ledgers):
-            if disk.exists(directory):
-                check_names(disk, directory, ids_in(directory, disk.list(directory), ENTRY_LOG_SUFFIX))
+        # Before any record of theirs is read: they may be another broker's, or all at wrong places.
+        check_headers(disk, data_dir, lists, instance_id)
         cache = BlockCache(_CACHE_BYTES)
         # Before ledgers are compared, as above.
         ledgers = [

@@ -1,6 +1,7 @@
 """An entry log's bytes. `docs/formats/entry-log.md` is the page for people.
 
     file    := header (64 bytes) record* footer trailer (32 bytes)
+    header  := magic | version u32 | log id u64 | crc u32 | owner (40 bytes, `records/owner.py`)
     footer  := ledger count u32 | ledger* | row count u32 | row*
     ledger  := ledger id u64 | entries u32 | record bytes u64 | length u16 | name (`records/ledger_name.py`)
     row     := ledger id u64 | first entry u64 | length u32 | the index row's value
@@ -22,15 +23,15 @@ from typing import Final, NamedTuple
 
 from geminga.bookie.index.index_format import Row, Usage, decode_row, encode_row
 from geminga.bookie.records.ledger_name import NAMELESS, LedgerName, decode_name, encode_name
+from geminga.bookie.records.owner import OWNER_BYTES, Owner, decode_owner_behind, encode_owner_behind
 from geminga.bookie.records.records import crc32c
 
 # A log lives as long as any of its entries, which may be years: version 1 stays readable for good.
 VERSION: Final = 2
 MAGIC: Final = b"GEMELOG\0"
 _HEADER: Final = struct.Struct(">8sIQI")
-"""magic | version | log id | crc"""
-# More than it needs: a field can be added without moving the first record, which rows address by offset.
-HEADER_BYTES: Final = 64
+"""magic | version | log id | crc; the owner follows"""
+HEADER_BYTES: Final = _HEADER.size + OWNER_BYTES
 # A magic for each version and none shared: the trailer has to be readable when the header is damaged, since
 # it is what makes the log indexable without its records.
 TRAILER_MAGICS: Final = (b"GEMELFT\0", b"GEMELF2\0")
@@ -62,19 +63,29 @@ class Footer(NamedTuple):
 
 # The id is in the header as well as in the file's name, so a log that was renamed or copied by hand over
 # another one is not read as that one.
-def encode_header(log_id: int) -> bytes:
+def encode_header(log_id: int, owner: Owner | None = None) -> bytes:
     head = _HEADER.pack(MAGIC, VERSION, log_id, 0)[: -_CRC.size]
-    return (head + _CRC.pack(crc32c(head))).ljust(HEADER_BYTES, b"\0")
+    head += _CRC.pack(crc32c(head))
+    return head + encode_owner_behind(head, owner)
 
 
-def decode_header(data: bytes) -> int | None:
-    """The log id; None if these are not the first bytes of an entry log of a known version."""
+class LogHeader(NamedTuple):
+    log_id: int
+    owner: Owner | None
+    """None if the header does not say."""
+
+
+def decode_header(data: bytes) -> LogHeader | None:
+    """None if these are not the first bytes of an entry log of a known version."""
     if len(data) < _HEADER.size:
         return None
     magic, version, log_id, crc = _HEADER.unpack_from(data)
     if magic != MAGIC or not 1 <= version <= VERSION or crc != crc32c(data[: _HEADER.size - _CRC.size]):
         return None
-    return int(log_id)
+    try:
+        return LogHeader(log_id, decode_owner_behind(data[: _HEADER.size], data[_HEADER.size :]))
+    except ValueError:
+        return None
 
 
 def encode_footer(offset: int, ledgers: Mapping[int, FooterLedger], rows: Sequence[tuple[int, Row]]) -> bytes:

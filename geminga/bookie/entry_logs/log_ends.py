@@ -11,12 +11,13 @@ from __future__ import annotations
 import contextlib
 import os
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from geminga.bookie.entry_logs.entry_log_format import (
     HEADER_BYTES,
     TRAILER_BYTES,
+    LogHeader,
     decode_header,
     decode_trailer,
     looks_like_trailer,
@@ -59,24 +60,31 @@ class LogEnds(NamedTuple):
     """What the index names in logs without a header, and is not there."""
 
 
-def check_names(disk: Disk, directory: str, log_ids: Sequence[int]) -> None:
-    """Raise MisnamedLogs, with what to do, if the header of one of these existing logs is whole and names
-    another one. Reads the headers alone; one that is damaged counts as right.
+def log_headers(disk: Disk, directory: str, log_ids: Iterable[int]) -> dict[int, LogHeader | None]:
+    """The headers of these existing logs; None for one that is damaged. Raises StorageError if a log cannot
+    be opened.
     """
-    # Under another's name every record of a log is at a wrong place, and the deletion of the ledgers of one
-    # log would delete the bytes of the other.
-    others: dict[int, int] = {}
+    found: dict[int, LogHeader | None] = {}
     for log_id in log_ids:
         file = disk.open(entry_log_path(directory, log_id))
         try:
-            if (named := other_log_in_header(file, log_id)) is not None:
-                others[log_id] = named
+            found[log_id] = _header_of(file)
         finally:
             file.close()
-    _refuse_others(directory, log_ids, others)
+    return found
 
 
-def _refuse_others(directory: str, log_ids: Sequence[int], others: Mapping[int, int]) -> None:
+def check_names(directory: str, headers: Mapping[int, LogHeader | None]) -> None:
+    """Raise MisnamedLogs, with what to do, if the header of one of these logs names another one. A damaged
+    one counts as right.
+    """
+    # Under another's name every record of a log is at a wrong place, and the deletion of the ledgers of one
+    # log would delete the bytes of the other.
+    named = {log_id: header.log_id for log_id, header in headers.items() if header is not None}
+    _refuse_others(directory, headers, {mine: its for mine, its in named.items() if its != mine})
+
+
+def _refuse_others(directory: str, log_ids: Iterable[int], others: Mapping[int, int]) -> None:
     """`others` has the id in the header of each log that is another one."""
     if not others:
         return
@@ -98,9 +106,13 @@ def _refuse_others(directory: str, log_ids: Sequence[int], others: Mapping[int, 
 
 def other_log_in_header(file: File, log_id: int) -> int | None:
     """The id in the header, if that is whole and names another log."""
+    header = _header_of(file)
+    return header.log_id if header is not None and header.log_id != log_id else None
+
+
+def _header_of(file: File) -> LogHeader | None:
     with contextlib.suppress(StorageError):  # a bad sector names nothing
-        named = decode_header(file.pread(0, HEADER_BYTES))
-        return named if named != log_id else None
+        return decode_header(file.pread(0, HEADER_BYTES))
     return None
 
 
@@ -232,9 +244,13 @@ def is_closed(
         head, tail = file.pread(0, HEADER_BYTES), file.pread(max(0, size - TRAILER_BYTES), TRAILER_BYTES)
     except StorageError as error:
         remarks.append(str(error))
-    if len(head) == HEADER_BYTES and (named := decode_header(head)) != log_id:
-        what = "is damaged" if named is None else f"is that of entry log {named}: the file was renamed"
-        remarks.append(f"{file.path}: the header at offset 0 {what}")
+    if len(head) == HEADER_BYTES:
+        header = decode_header(head)
+        if header is None:
+            remarks.append(f"{file.path}: the header at offset 0 is damaged")
+        elif header.log_id != log_id:
+            what = f"is that of entry log {header.log_id}: the file was renamed"
+            remarks.append(f"{file.path}: the header at offset 0 {what}")
     trailer = decode_trailer(tail)
     if trailer is None:
         if looks_like_trailer(tail, size):

@@ -124,7 +124,8 @@ def _records(
 ) -> Iterator[tuple[int, int, int, int]]:
     """(offset, ledger id, entry id, length with its prefix) of each valid record; see `scan_rows`."""
     # A header that is damaged does not matter, one of another log does.
-    if decode_header(file.pread(0, HEADER_BYTES)) not in (log_id, None):
+    header = decode_header(file.pread(0, HEADER_BYTES))
+    if header is not None and header.log_id != log_id:
         return
     position = max(HEADER_BYTES, start)
     window, window_start = file.pread(position, SCAN_BYTES), position

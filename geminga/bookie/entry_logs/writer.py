@@ -17,6 +17,7 @@ from geminga.bookie.index.index_format import LogPosition, Row, Usage
 from geminga.bookie.index.ledger_index import LedgerRow
 from geminga.bookie.records.file_names import entry_log_path
 from geminga.bookie.records.ledger_name import META_ENTRY_ID, NAMELESS, LedgerName, encode_name
+from geminga.bookie.records.owner import Owner
 from geminga.bookie.records.records import Segment, compact, pack_records
 from geminga.bookie.records.segment_map import SegmentMap
 from geminga.bookie.records.settings import BookieSettings
@@ -44,11 +45,21 @@ class EntryLogWriter:
     continued.
     """
 
-    def __init__(self, disk: Disk, directory: str, settings: BookieSettings, *, next_log_id: int) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        settings: BookieSettings,
+        *,
+        next_log_id: int,
+        owner: Owner | None = None,
+    ) -> None:
+        """`owner` goes into the header of each log; None if it is not known."""
         self._disk = disk
         self._directory = directory
         self._settings = settings
         self._next_log_id = next_log_id
+        self._owner = owner
         self.closed_bytes: dict[int, int] = {}
         """The lengths of the logs that this object has closed; its owner adds and removes others."""
         self._file: File | None = None
@@ -219,7 +230,7 @@ class EntryLogWriter:
         self._disk.sync_directory(self._directory)
         path = self._file.path
         self._named = _NamedLog(path, self._disk.identity(path), self._file)
-        self._file.append(encode_header(self._log_id))
+        self._file.append(encode_header(self._log_id, self._owner))
         self._end = self._synced = HEADER_BYTES
 
     def _put(self, segment: Segment, row: _OpenRow) -> None:

@@ -24,10 +24,10 @@ from geminga.bookie.index.index_format import (
     OWNER_KEY,
     REBUILD_KEY,
     STATE_KEYS,
-    Owner,
     decode_owner,
     encode_owner,
 )
+from geminga.bookie.records.owner import Owner
 from geminga.errors import CorruptData, StorageError
 from geminga.storage.descriptor_wait import OutOfDescriptors
 from geminga.storage.disk import Disk

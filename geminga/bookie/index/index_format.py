@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from geminga.bookie.records.journal_position import JournalPosition
+from geminga.bookie.records.owner import Owner
 from geminga.bookie.records.records import compact
 
 LEDGER_ID_MAX: Final = 2**63 - 1
@@ -108,15 +109,6 @@ class LogPosition(NamedTuple):
 
     log_id: int
     offset: int
-
-
-class Owner(NamedTuple):
-    """The ledger directory that an index belongs to, as its cookie names it: by the instance's id, and by the
-    directory's position in the list of ledger directories, counted from 1.
-    """
-
-    instance_id: str
-    position: int
 
 
 class Kept(NamedTuple):

@@ -15,6 +15,7 @@ from geminga.bookie.journal.journal_format import FileHeader, align, encode_file
 from geminga.bookie.records.file_names import journal_path
 from geminga.bookie.records.journal_position import JournalPosition
 from geminga.bookie.records.ledger_name import LedgerName
+from geminga.bookie.records.owner import Owner
 from geminga.bookie.records.records import Segment
 from geminga.bookie.records.settings import BookieSettings
 from geminga.clock import RealClock
@@ -65,13 +66,16 @@ class JournalFiles:
         journal_id: int,
         previous: JournalPosition,
         free: Sequence[str],
+        owner: Owner | None = None,
     ) -> None:
         """`journal_id` was never used before. `previous` is the end of the last journal that is still needed,
-        `(0, 0)` if none is. `free` are old journals that may be overwritten.
+        `(0, 0)` if none is. `free` are old journals that may be overwritten. `owner` goes into the header of
+        each file; None if it is not known.
         """
         self._disk = disk
         self.directory = directory
         self._settings = settings
+        self._owner = owner
         self._padding = bytes(settings.journal_alignment_bytes)
         self._lock = threading.Lock()
         self._free = list(free)
@@ -257,7 +261,11 @@ class JournalFiles:
         # A new salt each time the file is used: with an old one the groups that the recycled file still holds
         # could pass for groups of this journal.
         header = FileHeader(
-            journal_id, secrets.randbits(64), self._settings.journal_alignment_bytes, *previous
+            journal_id,
+            secrets.randbits(64),
+            self._settings.journal_alignment_bytes,
+            *previous,
+            owner=self._owner,
         )
         may_overwrite = bool(self._free) and self._may_overwrite()
         with self._lock:

@@ -17,6 +17,7 @@ file, because it is the first to be overwritten.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator
 from enum import Enum
@@ -36,7 +37,9 @@ from geminga.bookie.journal.journal_format import (
     decode_runs,
     walk_run,
 )
+from geminga.bookie.records.owner import Owner
 from geminga.bookie.records.records import Segment, crc32c, damaged_record
+from geminga.errors import StorageError
 from geminga.storage.disk import File
 
 SEARCH_BYTES: Final = 1 << 20
@@ -111,6 +114,15 @@ def foreign_id(file: File, journal_id: int) -> int:
     """
     header = decode_file_header(file.pread(0, FILE_HEADER_BYTES))
     return header.journal_id if header is not None and header.journal_id != journal_id else 0
+
+
+def owner_of(file: File) -> Owner | None:
+    """The owner in either copy of the header, whichever journal's it is; None if neither says."""
+    with contextlib.suppress(StorageError):  # a bad sector names nothing
+        data = file.pread(0, FILE_HEADERS_BYTES_MAX)
+        copies = (decode_file_header(data[at:]) for at in (0, FILE_HEADER_BYTES))
+        return next((copy.owner for copy in copies if copy is not None), None)
+    return None
 
 
 def stated_groups(file: File) -> Iterator[tuple[int, int]]:

@@ -1,6 +1,7 @@
 """The journal's bytes. `docs/formats/journal.md` is the page for people.
 
     file   := file header (512 bytes) | a copy of it | group*
+    file header := fields (`FILE_HEADER`) | owner (40 bytes, `records/owner.py`) | zeros
     group  := group header | run* | record*
     run    := ledger id u64 | first entry u64 | count u32
 
@@ -21,6 +22,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from geminga.bookie.records.ledger_name import META_ENTRY_ID, LedgerName, encode_name
+from geminga.bookie.records.owner import Owner, decode_owner_behind, encode_owner_behind
 from geminga.bookie.records.records import (
     RECORD_HEAD,
     RECORD_PREFIX_BYTES,
@@ -41,7 +43,7 @@ FILE_MAGIC: Final = b"GEMJRNL\0"
 # that was synced.
 FILE_HEADER: Final = struct.Struct(">8sIQQIQQI")
 """magic | version | journal id | salt | alignment | id of the previous journal (0: none) | end of that
-journal | crc
+journal | crc; the owner follows
 """
 # Disks promise at most that one sector is written whole.
 FILE_HEADER_BYTES: Final = 512
@@ -80,6 +82,8 @@ class FileHeader(NamedTuple):
     previous_id: int
     previous_end: int
     version: int = VERSION
+    owner: Owner | None = None
+    """None if the header does not say."""
 
     @property
     def copies(self) -> int:
@@ -130,9 +134,10 @@ class Run(NamedTuple):
 def encode_file_header(header: FileHeader) -> bytes:
     """All copies, to be written at offset 0 in one write."""
     # One write for both copies. If it is torn there is no group yet, and the file counts as never used.
-    *fields, version = header
+    *fields, version, owner = header
     head = FILE_HEADER.pack(FILE_MAGIC, version, *fields, 0)[: -_CRC.size]
-    return (head + _CRC.pack(crc32c(head))).ljust(FILE_HEADER_BYTES, b"\0") * header.copies
+    head += _CRC.pack(crc32c(head))
+    return (head + encode_owner_behind(head, owner)).ljust(FILE_HEADER_BYTES, b"\0") * header.copies
 
 
 def decode_file_header(data: bytes) -> FileHeader | None:
@@ -148,7 +153,11 @@ def decode_file_header(data: bytes) -> FileHeader | None:
         return None
     if crc != crc32c(data[: FILE_HEADER.size - _CRC.size]):
         return None
-    return FileHeader(journal_id, salt, alignment, previous_id, previous_end, version)
+    try:
+        owner = decode_owner_behind(data[: FILE_HEADER.size], data[FILE_HEADER.size :])
+    except ValueError:
+        return None
+    return FileHeader(journal_id, salt, alignment, previous_id, previous_end, version, owner)
 
 
 def encode_group(

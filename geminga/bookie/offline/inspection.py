@@ -144,7 +144,8 @@ def name_at(file: File, record: LogRecord) -> LedgerName | None:
 
 def log_id_in_header(file: File) -> int | None:
     """The log id in the header; None if the file does not begin like an entry log."""
-    return decode_header(file.pread(0, HEADER_BYTES))
+    header = decode_header(file.pread(0, HEADER_BYTES))
+    return header.log_id if header is not None else None
 
 
 def footer_of(file: File) -> tuple[Footer | None, BadBytes | None]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 
-from geminga.bookie.entry_logs.log_ends import check_names, look_at_ends
+from geminga.bookie.entry_logs.log_ends import check_names, log_headers, look_at_ends
 from geminga.bookie.entry_logs.missing_logs import (
     fill_gaps,
     find_moved_entries,
@@ -126,7 +126,7 @@ class DirectoryReplay:
         directory, entries_max = self._logs.directory, self._settings.row_entries_max
         # The reason is kept in the index until the first mark, so a crash during the rebuild begins it again.
         if self.index_rebuilt:
-            check_names(self._disk, directory, log_ids)
+            check_names(directory, log_headers(self._disk, directory, log_ids))
             self.notice(f"the index was rebuilt: {self.index_rebuilt}")
             rebuilt = rebuild_index(self._disk, directory, log_ids, self._index, row_entries_max=entries_max)
             self.entries_indexed, self._behind_damage = rebuilt

@@ -11,6 +11,7 @@ from geminga.bookie.journal.journal_format import FileHeader
 from geminga.bookie.journal.scan import Damage, JournalScan, ScannedGroup
 from geminga.bookie.records.journal_position import JournalPosition
 from geminga.bookie.records.ledger_mapping import directory_index
+from geminga.bookie.records.owner import Owner
 from geminga.bookie.records.settings import BookieSettings
 from geminga.bookie.recovery.directory_replay import DirectoryReplay
 from geminga.storage.disk import Disk
@@ -21,8 +22,12 @@ class JournalReplay:
     bytes.
     """
 
-    def __init__(self, disk: Disk, directory: str, settings: BookieSettings, number: int) -> None:
-        """`directory` has the files; `number` is the journal's index in all lists of marks."""
+    def __init__(
+        self, disk: Disk, directory: str, settings: BookieSettings, number: int, instance_id: str
+    ) -> None:
+        """`directory` has the files; `number` is the journal's index in all lists of marks. `instance_id` is
+        for the header of the new journal; "" if it is not known.
+        """
         self.counts: Counter[str] = Counter()
         self.damages: list[Damage] = []
         self.headers_restored: list[str] = []
@@ -30,6 +35,7 @@ class JournalReplay:
         self._directory = directory
         self._settings = settings
         self._number = number
+        self._owner = Owner(instance_id, number + 1)
         # One look at the directory for all of the recovery: listed again later, files that this start makes
         # itself would be among those to replay.
         self._inventory = JournalInventory(
@@ -122,6 +128,7 @@ class JournalReplay:
             # older journal can be of no concern to it.
             previous=JournalPosition(0, 0),
             free=[],
+            owner=self._owner,
         )
 
     def spent(self) -> list[str]:

@@ -50,10 +50,14 @@ class Recovery:
         journals: Sequence[str],
         settings: BookieSettings,
         directories: Sequence[DirectoryReplay],
+        instance_id: str,
     ) -> None:
-        """`journals` are the directories with the journal files; `settings` are one journal's share."""
+        """`journals` are the directories with the journal files; `settings` are one journal's share.
+        `instance_id` is for the headers of new journals; "" if it is not known.
+        """
         self._journals = [
-            JournalReplay(disk, directory, settings, number) for number, directory in enumerate(journals)
+            JournalReplay(disk, directory, settings, number, instance_id)
+            for number, directory in enumerate(journals)
         ]
         self._directories = directories
         self.skipped: tuple[tuple[int, int], ...] = ()

@@ -135,6 +135,7 @@ class Bookie:
         ledgers: Sequence[LedgerFiles],
         settings: BookieSettings | None = None,
         *,
+        instance_id: str = "",
         existing_ledgers: ExistingLedgers | None = None,
         threaded: bool = True,
         watched: Sequence[str] = (),
@@ -150,13 +151,16 @@ class Bookie:
         useless without their metadata. On return `read_only` is known. `topic_of(ledger_id)` is used in
         texts about damaged or lost entries; "" if unknown.
 
+        `instance_id` is noted in new journals and entry logs; "" if it is not known. The caller has checked
+        that those that are there are of this instance.
+
         The caller holds the directories' locks. Raises StorageError if a disk fails, and CorruptData if an
         index is damaged. Cancelling or failing leaves directories that the next `open` recovers.
         """
         settings = settings or BookieSettings()
         # On a thread and not cancellable half-way: recovery writes, and every step of it may be repeated by a
         # new start.
-        opened = await disk.run(open_all, disk, journals, ledgers, settings)
+        opened = await disk.run(open_all, disk, journals, ledgers, settings, instance_id)
         log.log(
             logging.DEBUG if opened.report.clean else logging.WARNING,
             "recovered %s: %s",

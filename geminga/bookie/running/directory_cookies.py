@@ -12,13 +12,13 @@ from geminga.bookie.index.database import NOTE, REBUILT, ForeignIndex, foreign_t
 from geminga.bookie.index.index_format import (
     LEDGER_ID_MAX,
     OWNER_KEY,
-    Owner,
     decode_owner,
     entry_key,
     split_key,
 )
 from geminga.bookie.records.file_names import entry_log_directory, journal_directory
 from geminga.bookie.records.ledger_mapping import directory_index
+from geminga.bookie.records.owner import Owner
 from geminga.bookie.running.directory_lists import (
     COOKIE,
     COOKIE_BYTES_MAX,

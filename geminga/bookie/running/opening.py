@@ -11,6 +11,7 @@ from geminga.bookie.entry_logs.writer import EntryLogWriter
 from geminga.bookie.index.ledger_index import LedgerIndex
 from geminga.bookie.journal.files import JournalFiles
 from geminga.bookie.records.file_names import entry_log_directory, journal_directory
+from geminga.bookie.records.owner import Owner
 from geminga.bookie.records.records import Run
 from geminga.bookie.records.settings import BookieSettings, journal_share, ledger_directory_share
 from geminga.bookie.recovery.directory_replay import DirectoryReplay
@@ -46,13 +47,17 @@ class Opened(NamedTuple):
 
 
 def open_all(
-    disk: Disk, journals: Sequence[str], ledgers: Sequence[LedgerFiles], settings: BookieSettings
+    disk: Disk,
+    journals: Sequence[str],
+    ledgers: Sequence[LedgerFiles],
+    settings: BookieSettings,
+    instance_id: str,
 ) -> Opened:
     """See `Bookie.open_directories`. If it raises, no file is left open."""
     assert journals
     assert ledgers
     with contextlib.ExitStack() as files:
-        opened = _open_all(disk, journals, ledgers, settings, files)
+        opened = _open_all(disk, journals, ledgers, settings, instance_id, files)
         files.pop_all()
     return opened
 
@@ -62,6 +67,7 @@ def _open_all(
     journals: Sequence[str],
     ledgers: Sequence[LedgerFiles],
     settings: BookieSettings,
+    instance_id: str,
     files: contextlib.ExitStack,
 ) -> Opened:
     share = ledger_directory_share(settings, len(ledgers))
@@ -69,7 +75,7 @@ def _open_all(
     for directory in map(journal_directory, journals):
         disk.make_directory(directory)
         disk.close_to_others(directory)
-    for ledger in ledgers:
+    for position, ledger in enumerate(ledgers, 1):
         directory = entry_log_directory(ledger.directory)
         disk.make_directory(directory)
         disk.close_to_others(directory)
@@ -80,14 +86,16 @@ def _open_all(
         # A log that is lost stays missing: a new one of its id would be taken for it. So would it by an old
         # copy of the index, if the log was deleted.
         next_log_id = max(index.next_log_id, 1 + max((*logs.ids(), *index.usage), default=0))
-        writer = EntryLogWriter(disk, directory, share, next_log_id=next_log_id)
+        writer = EntryLogWriter(
+            disk, directory, share, next_log_id=next_log_id, owner=Owner(instance_id, position)
+        )
         # A start that fails is tried again in the same process (`opened_with`), so no descriptor may be left.
         files.callback(logs.close)
         files.callback(writer.close)
         replays.append(DirectoryReplay(disk, share, index, logs, writer))
         storages.append(LedgerStorage(disk, share, index, logs, writer))
     paths = [journal_directory(directory) for directory in journals]
-    recovery = Recovery(disk, paths, journal_share(settings, len(journals)), replays)
+    recovery = Recovery(disk, paths, journal_share(settings, len(journals)), replays, instance_id)
     journal_files = recovery.run()
     for storage, replay in zip(storages, replays, strict=True):
         storage.overlook_missing(replay.lengths)

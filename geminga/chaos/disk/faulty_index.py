@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 
 from geminga.bookie.index.database import IndexDatabase
-from geminga.bookie.index.index_format import Owner
+from geminga.bookie.records.owner import Owner
 from geminga.chaos.disk.faulty_disk import READ_KINDS, failed
 from geminga.chaos.rules.deciding import Facts
 from geminga.chaos.rules.faults import Faults

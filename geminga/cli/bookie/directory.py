@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from geminga.bookie.index.database import NOTE
-from geminga.bookie.index.index_format import Owner
 from geminga.bookie.index.ledger_index import LedgerIndex
 from geminga.bookie.offline.held_ledgers import HeldLedgers
 from geminga.bookie.offline.ledger_names import ledger_names
@@ -22,6 +21,7 @@ from geminga.bookie.records.file_names import (
     journal_path,
 )
 from geminga.bookie.records.ledger_name import NAMELESS, LedgerName
+from geminga.bookie.records.owner import Owner
 from geminga.bookie.running.directory_cookies import (
     check_index,
     claim_directories,
@@ -32,6 +32,7 @@ from geminga.bookie.running.directory_cookies import (
     owner_in,
 )
 from geminga.bookie.running.directory_lists import COOKIE, DirectoryLists, ForeignLists, absolute, check_lists
+from geminga.bookie.running.foreign_files import instance_in
 from geminga.cli.arguments.data_directory import default_data_dir
 from geminga.cli.arguments.parser import Parser
 from geminga.errors import CorruptData, InvalidName, StorageError
@@ -117,7 +118,7 @@ class StoppedBookie:
         self._metadata: MetadataStore | None = None
         self._metadata_values: RocksKeyValue | None = None
         self.instance_id = ""
-        """By the metadata, or else by the directories' cookies; "" if neither says."""
+        """By the metadata, or else by the directories' cookies or files; "" if nothing says."""
         self.metadata_damage = ""
         """Why the metadata cannot be read; "" if it can, or is not there."""
         if not self._has_metadata and not claimed_by(self.disk, self.data_dir, self._given):
@@ -183,7 +184,7 @@ class StoppedBookie:
         except CorruptData as error:
             self.metadata_damage = str(error)
             print(f"{error}\nassuming that all files are in {self.data_dir}", file=sys.stderr)
-            self.instance_id = claimed_by(self.disk, self.data_dir, DirectoryLists())
+            self.instance_id = instance_in(self.disk, self.data_dir, DirectoryLists())
             return DirectoryLists()
         lists = self._given
         if record is not None:
@@ -193,7 +194,7 @@ class StoppedBookie:
         if stored is not None:
             self.instance_id = records.decode(InstanceRecord, stored.value, InstanceRecord.path).instance_id
         else:
-            self.instance_id = claimed_by(self.disk, self.data_dir, lists)
+            self.instance_id = instance_in(self.disk, self.data_dir, lists)
         claim_directories(self.disk, self.data_dir, lists, self.instance_id, self._held, first=False)
         return lists
 

@@ -10,7 +10,6 @@ import shlex
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from geminga.bookie.entry_logs.log_ends import check_names
 from geminga.bookie.index.database import ForeignIndex
 from geminga.bookie.index.index_format import DELETED, OWNER_KEY, State, encode_owner
 from geminga.bookie.index.ledger_index import LedgerIndex
@@ -23,6 +22,7 @@ from geminga.bookie.records.file_names import entry_log_path, journal_path
 from geminga.bookie.records.ledger_mapping import directory_index, needed_from
 from geminga.bookie.recovery.report import RecoveryReport, run_text
 from geminga.bookie.running.bookie import Bookie, LedgerFiles
+from geminga.bookie.running.foreign_files import check_headers, foreign_files
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
 from geminga.cli.bookie.directory import (
     LedgerRecords,
@@ -65,6 +65,8 @@ def verify(parser: Parser, arguments: Sequence[str]) -> int:
             path = os.path.join(stopped.data_dir, METADATA)
             text = f"{stopped.metadata_damage.removeprefix(path + ': ')}; only a backup has what it said"
             verification.add(Finding(path, None, text))
+        for path, text in foreign_files(stopped.disk, stopped.data_dir, stopped.lists, stopped.instance_id):
+            verification.add(Finding(path, 0, text))
         indexes, files = [], []
         for place in stopped.ledgers:
             values, index = _readable_index(place, len(stopped.journals), verification)
@@ -162,8 +164,7 @@ def rebuild_index(parser: Parser, arguments: Sequence[str]) -> int:
     flags = parser.parse_strictly(arguments)
     with directory_of(flags) as stopped:
         _refuse_absent(stopped)
-        for place in stopped.ledgers:
-            check_names(stopped.disk, place.entry_logs, entry_log_ids(stopped.disk, place.entry_logs))
+        check_headers(stopped.disk, stopped.data_dir, stopped.lists, stopped.instance_id)
         names = stopped.ledger_records()
         old = [_put_aside(stopped, place) for place in stopped.ledgers]
         made = _rebuild(stopped, old, names)
@@ -315,7 +316,9 @@ def _rebuild(stopped: StoppedBookie, old: Sequence[_OldIndex], names: LedgerReco
     import trio
 
     async def recover(places: list[LedgerFiles]) -> RecoveryReport:
-        bookie = await Bookie.open_directories(stopped.disk, stopped.journal_directories, places)
+        bookie = await Bookie.open_directories(
+            stopped.disk, stopped.journal_directories, places, instance_id=stopped.instance_id
+        )
         await bookie.close()
         return bookie.recovery
 

@@ -20,7 +20,6 @@ from geminga.bookie.index.index_format import OWNER_KEY, decode_owner
 from geminga.bookie.offline.held_ledgers import held_by
 from geminga.bookie.records.ledger_name import LedgerName
 from geminga.bookie.running.bookie import Bookie, LedgerFiles
-from geminga.bookie.running.directory_cookies import claimed_by
 from geminga.bookie.running.directory_lists import DirectoryLists, absolute, lists_from
 from geminga.cli.arguments.data_directory import default_data_dir
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
@@ -179,7 +178,7 @@ async def _opened(stopped: StoppedBookie, cluster: str | None) -> AsyncIterator[
                 cluster=cluster or _recorded_cluster(store) or DEFAULT_CLUSTER,
                 clock="real",
                 now_ms=RealClock().now_ms(),
-                new_id=claimed_by(disk, stopped.data_dir, stopped.lists) or _instance_in(indexes),
+                new_id=stopped.instance_id or _instance_in(indexes),
             )
             if stopped.lists != DirectoryLists() and recorded_directories(store) is None:
                 made = BookieDirectoriesRecord(
@@ -189,7 +188,9 @@ async def _opened(stopped: StoppedBookie, cluster: str | None) -> AsyncIterator[
             bookie = await opened_with(
                 disk,
                 indexes,
-                lambda: Bookie.open_directories(disk, stopped.journal_directories, places),
+                lambda: Bookie.open_directories(
+                    disk, stopped.journal_directories, places, instance_id=instance.instance_id
+                ),
             )
             everything = held_by([directory.storage.index for directory in bookie.directories])
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from geminga.bookie.entry_logs import entry_log_format as log_format
 from geminga.bookie.entry_logs.entry_log_format import Footer, FooterBytes, FooterLedger
 from geminga.bookie.index import index_format
-from geminga.bookie.index.index_format import Kept, LogPosition, Owner, Row, State, Usage
+from geminga.bookie.index.index_format import Kept, LogPosition, Row, State, Usage
 from geminga.bookie.journal import journal_format
 from geminga.bookie.journal.journal_format import FileHeader, Run
 from geminga.bookie.records.journal_position import JournalPosition
@@ -23,10 +23,12 @@ from geminga.bookie.records.ledger_name import (
     decode_name,
     encode_name,
 )
+from geminga.bookie.records.owner import Owner
 from geminga.bookie.records.records import Segment, compact, crc32c, damaged_record, pack_records
 
 DOCS = Path(__file__).parents[3] / "docs" / "formats"
-HEADER = FileHeader(3, 0x1122334455667788, 4096, 2, 33554432)
+OWNER = Owner("ab12", 2)
+HEADER = FileHeader(3, 0x1122334455667788, 4096, 2, 33554432, owner=OWNER)
 TWO = [b"hello", b"world!"]
 ROW = Row(41, 5, 64, [29, 59])
 PATH = "/managed-ledgers/public/default/persistent/t"
@@ -52,7 +54,7 @@ def test_the_checksum_is_castagnoli() -> None:
 
 def test_the_journal_page() -> None:
     group, _ = journal_format.encode_group(HEADER, 4096, 4096, [(7, 41, TWO), (9, 0, [b"x"])], [(9, NAME)])
-    assert examples("journal.md") == [journal_format.encode_file_header(HEADER)[:64], group]
+    assert examples("journal.md") == [journal_format.encode_file_header(HEADER)[:96], group]
 
 
 def test_the_entry_log_page() -> None:
@@ -60,7 +62,7 @@ def test_the_entry_log_page() -> None:
     data, _ = records(TWO)
     row = ROW._replace(offset=64 + len(name))
     footer = log_format.encode_footer(row.offset + len(data), LEDGERS, [(7, row)])
-    assert examples("entry-log.md") == [log_format.encode_header(5)[:32], name + data, footer]
+    assert examples("entry-log.md") == [log_format.encode_header(5, OWNER), name + data, footer]
 
 
 def test_a_footer_of_version_1_says_a_topic_and_no_purpose() -> None:
@@ -76,7 +78,7 @@ def test_a_footer_of_version_1_says_a_topic_and_no_purpose() -> None:
     header = bytearray(log_format.encode_header(5))
     header[8:12] = (1).to_bytes(4, "big")
     header[20:24] = crc32c(bytes(header[:20])).to_bytes(4, "big")
-    assert log_format.decode_header(bytes(header)) == 5
+    assert log_format.decode_header(bytes(header)) == (5, None)
 
 
 def test_what_is_kept_is_read_back() -> None:
@@ -88,7 +90,7 @@ def test_the_index_page() -> None:
     assert examples("index.md") == [
         index_format.encode_log_position(LogPosition(5, 163)),
         index_format.encode_kept(Kept(6, ((3, 0),))),
-        index_format.encode_owner(Owner("ab12", 2)),
+        index_format.encode_owner(OWNER),
         index_format.entry_key(7, 41),
         index_format.encode_row(ROW),
         index_format.encode_row(Row(41, 5, 64, range(29, 29001, 29))),
@@ -174,10 +176,11 @@ def test_a_file_header_round_trips_and_refuses_all_else(version: int, copies: in
     data = journal_format.encode_file_header(header)
     assert data == data[:512] * copies
     assert journal_format.decode_file_header(data) == header
-    for at in range(52):
+    for at in range(92):
         assert journal_format.decode_file_header(flipped(data, at)) is None
     assert journal_format.decode_file_header(data[:50]) is None
     assert journal_format.decode_file_header(bytes(512)) is None
+    assert journal_format.decode_file_header(data[:52] + bytes(460)) == header._replace(owner=None)
     future = journal_format.encode_file_header(HEADER._replace(version=4))
     assert journal_format.decode_file_header(future) is None
 
@@ -230,10 +233,14 @@ def test_a_name_that_cannot_be_written_is_left_out_of_its_group() -> None:
 
 
 def test_log_header_and_trailer_refuse_all_else() -> None:
-    header = log_format.encode_header(5)
+    assert log_format.decode_header(log_format.encode_header(5)) == (5, None)
+    too_long = Owner("i" * 33, 1)
+    assert log_format.encode_header(5, too_long) == log_format.encode_header(5, Owner("", 1))
+    assert log_format.decode_header(log_format.encode_header(5, Owner("i" * 32, 1))) == (5, ("i" * 32, 1))
+    header = log_format.encode_header(5, OWNER)
     assert len(header) == 64
-    assert log_format.decode_header(header) == 5
-    for at in range(24):
+    assert log_format.decode_header(header) == (5, OWNER)
+    for at in range(64):
         assert log_format.decode_header(flipped(header, at)) is None
     tail = log_format.encode_footer(123, LEDGERS, [(7, ROW)])
     decoded = log_format.decode_trailer(b"records" + tail)

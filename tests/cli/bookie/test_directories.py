@@ -12,7 +12,8 @@ import pytest
 import trio
 
 from geminga.bookie.index.database import ForeignIndex, IndexDatabase
-from geminga.bookie.index.index_format import OWNER_KEY, Owner, decode_owner, encode_owner
+from geminga.bookie.index.index_format import OWNER_KEY, decode_owner, encode_owner
+from geminga.bookie.records.owner import Owner
 from geminga.bookie.running.directory_lists import DirectoryLists
 from geminga.cli.bookie import unrecorded
 from geminga.cli.main import main
