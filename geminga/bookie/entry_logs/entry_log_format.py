@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 from geminga.bookie.index.index_format import Row, Usage, decode_row, encode_row
 from geminga.bookie.records.ledger_name import NAMELESS, LedgerName, decode_name, encode_name
-from geminga.bookie.records.owner import OWNER_BYTES, Owner, decode_owner_behind, encode_owner_behind
+from geminga.bookie.records.owner import OWNER_BYTES, Owner, decode_owner_at, encode_owner_behind
 from geminga.bookie.records.records import crc32c
 
 # A log lives as long as any of its entries, which may be years: version 1 stays readable for good.
@@ -83,7 +83,7 @@ def decode_header(data: bytes) -> LogHeader | None:
     if magic != MAGIC or not 1 <= version <= VERSION or crc != crc32c(data[: _HEADER.size - _CRC.size]):
         return None
     try:
-        return LogHeader(log_id, decode_owner_behind(data[: _HEADER.size], data[_HEADER.size :]))
+        return LogHeader(log_id, decode_owner_at(data, _HEADER.size))
     except ValueError:
         return None
 

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from geminga.bookie.records.ledger_name import META_ENTRY_ID, LedgerName, encode_name
-from geminga.bookie.records.owner import Owner, decode_owner_behind, encode_owner_behind
+from geminga.bookie.records.owner import Owner, decode_owner_at, encode_owner_behind
 from geminga.bookie.records.records import (
     RECORD_HEAD,
     RECORD_PREFIX_BYTES,
@@ -154,7 +154,7 @@ def decode_file_header(data: bytes) -> FileHeader | None:
     if crc != crc32c(data[: FILE_HEADER.size - _CRC.size]):
         return None
     try:
-        owner = decode_owner_behind(data[: FILE_HEADER.size], data[FILE_HEADER.size :])
+        owner = decode_owner_at(data, FILE_HEADER.size)
     except ValueError:
         return None
     return FileHeader(journal_id, salt, alignment, previous_id, previous_end, version, owner)

@@ -35,17 +35,18 @@ def encode_owner_behind(head: bytes, owner: Owner | None) -> bytes:
     instance_id = owner.instance_id.encode() if owner is not None else b""
     if owner is None or not 0 < len(instance_id) <= 32:
         return _UNKNOWN
-    field = _OWNER.pack(owner.position, instance_id)
-    return field + _CRC.pack(crc32c(field, crc32c(head)))
+    head += _OWNER.pack(owner.position, instance_id)
+    return head[-_OWNER.size :] + _CRC.pack(crc32c(head))
 
 
-def decode_owner_behind(head: bytes, field: bytes) -> Owner | None:
-    """None if the owner is not known. Raises ValueError if the bytes are damaged."""
-    field = field[:OWNER_BYTES].ljust(OWNER_BYTES, b"\0")
-    if field == _UNKNOWN:
+def decode_owner_at(data: bytes, at: int) -> Owner | None:
+    """The owner at this offset of a header; None if it is not known. Raises ValueError if it is damaged."""
+    field = data[at : at + OWNER_BYTES]
+    if not any(field):
         return None
-    stated = field[: _OWNER.size]
-    if _CRC.unpack_from(field, _OWNER.size)[0] != crc32c(stated, crc32c(head)):
+    if len(field) < OWNER_BYTES or _CRC.unpack_from(field, _OWNER.size)[0] != crc32c(
+        data[: at + _OWNER.size]
+    ):
         raise ValueError("damaged")
-    position, instance_id = _OWNER.unpack(stated)
+    position, instance_id = _OWNER.unpack_from(field)
     return Owner(instance_id.rstrip(b"\0").decode(), position)
