@@ -224,7 +224,7 @@ def _read_file(name: str) -> ConfigFile:
     from geminga.storage.disk import RealDisk
 
     try:
-        return parse(name, RealDisk().read_file(name))
+        return parse(name, RealDisk(for_owner=False).read_file(name))
     except StorageError as error:
         raise ConfigError([f"--conf {name}: {error}"]) from None
     except ValueError as error:

@@ -29,7 +29,7 @@ import trio
 from geminga.errors import StorageError
 from geminga.storage.descriptor_wait import SHORTAGES, Attempts, DescriptorWait
 from geminga.storage.directory_lock import RealDirectoryLock, RealFolderLock
-from geminga.storage.disk_errors import is_read_only, storage_error, translated
+from geminga.storage.disk_errors import is_read_only, refuse_special, storage_error, translated
 from geminga.storage.real_file import FILE_MODE, Buffer, RealFile
 
 T = TypeVar("T")
@@ -186,13 +186,14 @@ class RealDisk:
     `descriptors.begin` and `descriptors.stop` it is retried until it succeeds, except on the event loop:
     storage waits meanwhile, and nothing is lost.
 
-    New files and directories are for their owner alone. With `for_owner` False the process' mask decides, as
-    for the output of any program. With `for_reading` files and locks of a read-only file system are opened
-    for reading.
+    New files and directories are for their owner alone, and a FIFO, socket or device is refused where a file
+    is expected. With `for_owner` False, for files of the user, the process' mask decides, as for the output
+    of any program, and anything is read. With `for_reading` files and locks of a read-only file system are
+    opened for reading.
     """
 
     def __init__(self, *, for_owner: bool = True, for_reading: bool = False) -> None:
-        self._for_reading = for_reading
+        self._for_owner, self._for_reading = for_owner, for_reading
         self._file_mode, self._directory_mode = (FILE_MODE, DIRECTORY_MODE) if for_owner else (0o666, 0o777)
         self._limiter: trio.CapacityLimiter | None = None
         self.descriptors: Final = DescriptorWait()
@@ -201,6 +202,7 @@ class RealDisk:
         return self._open_file(path, os.O_CREAT | os.O_EXCL, "create")
 
     def open(self, path: str) -> File:
+        self._refuse_special(path)
         return self._open_file(path, 0, "open")
 
     def exists(self, path: str) -> bool:
@@ -234,6 +236,18 @@ class RealDisk:
 
         return self._opened(look, "list", directory)
 
+    def refuse_special_files(self, directory: str) -> None:
+        """Raise SpecialFile for a FIFO, a socket or a device in a directory in which a library opens files.
+        The system's list has the kinds of files: only links cost a look each.
+        """
+
+        def look() -> list[str]:
+            with os.scandir(directory) as entries:
+                return [entry.path for entry in entries if not _is_usual(entry)]
+
+        for path in self._opened(look, "list", directory):
+            self._refuse_special(path)
+
     def make_directory(self, path: str) -> None:
         # Up to the root, so that the recursion ends at a directory that exists.
         path = os.path.abspath(path)
@@ -257,7 +271,8 @@ class RealDisk:
     def sync_directory(self, path: str) -> None:
         if sys.platform == "win32":
             return  # a directory cannot be opened there; NTFS journals names
-        descriptor = self._opened(functools.partial(os.open, path, os.O_RDONLY), "sync directory", path)
+        flags = os.O_RDONLY | os.O_DIRECTORY
+        descriptor = self._opened(functools.partial(os.open, path, flags), "sync directory", path)
         with translated("sync directory", path):
             try:
                 os.fsync(descriptor)
@@ -309,6 +324,7 @@ class RealDisk:
         return blocks * facts.f_frsize if facts.f_blocks else UNLIMITED_BYTES
 
     def read_file(self, path: str) -> bytes:
+        self._refuse_special(path)
         # Unbuffered: all of it is read at once, and a buffer would only copy it.
         opened: io.FileIO = self._opened(functools.partial(io.FileIO, path), "read", path)
         with opened as file, translated("read", path):
@@ -316,6 +332,7 @@ class RealDisk:
 
     def read_pieces(self, path: str, piece_bytes: int) -> Iterator[bytes]:
         """A file's content in pieces; the file may be one that this user cannot write."""
+        self._refuse_special(path)
         opened: io.FileIO = self._opened(functools.partial(io.FileIO, path), "read", path)
         with opened as file, translated("read", path):
             while piece := file.read(piece_bytes):
@@ -360,6 +377,14 @@ class RealDisk:
             self._limiter = trio.CapacityLimiter(WORKERS_MAX)
         return await trio.to_thread.run_sync(functools.partial(function, *args), limiter=self._limiter)
 
+    def _refuse_special(self, path: str) -> None:
+        if self._for_owner:
+            try:
+                mode = os.stat(path).st_mode
+            except OSError:
+                return  # the opening says what is wrong
+            refuse_special(path, mode)
+
     def _open_file(self, path: str, flags: int, doing: str) -> File:
         flags |= getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
@@ -390,3 +415,10 @@ class RealDisk:
             else:
                 attempts.succeeded()
                 return opened
+
+
+def _is_usual(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file() or entry.is_dir()
+    except OSError:
+        return False  # a link that leads nowhere, for one

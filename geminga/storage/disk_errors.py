@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import stat
 from collections.abc import Iterator
 from typing import Final
 
@@ -19,6 +20,30 @@ class DirectoryInUse(StorageError):
 
 class DiskFull(ReadOnly):
     """No bytes or no inodes are left: nothing was promised, and freeing space helps."""
+
+
+class SpecialFile(StorageError):
+    """A FIFO, a socket or a device is in the place of a file. It was not opened."""
+
+
+_SPECIAL: Final = {
+    stat.S_IFIFO: "a FIFO (named pipe)",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def refuse_special(path: str, mode: int) -> None:
+    """Raise SpecialFile for a mode of neither a file nor a directory: opening or reading one may wait for
+    ever, or never end.
+    """
+    what = _SPECIAL.get(stat.S_IFMT(mode))
+    if what is not None:
+        raise SpecialFile(
+            f"{path}: this is {what}, not a file. Move it away, put the file that belongs there back if "
+            "there was one, and start again"
+        )
 
 
 def storage_error(error: OSError, doing: str, path: str) -> StorageError:

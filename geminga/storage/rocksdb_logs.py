@@ -9,7 +9,7 @@ from geminga.storage.rocksdb_log_format import WriteAheadCheck, damage_in_manife
 
 def check_logs(path: str) -> None:
     """Raise CorruptData if synced bytes of a log in this directory are damaged, or all write-ahead logs are
-    gone.
+    gone; SpecialFile if RocksDB would wait for ever at one of its files.
 
     Each opening creates a new log, and syncs its name, before an older one is deleted. So a directory with
     tables had a log.
@@ -17,6 +17,7 @@ def check_logs(path: str) -> None:
     disk = RealDisk()
     if not disk.exists(path):
         return
+    disk.refuse_special_files(path)
     names = disk.list(path)
     for name in names:
         if name.startswith("MANIFEST-"):

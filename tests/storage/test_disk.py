@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -21,7 +22,8 @@ from geminga.errors import StorageError
 from geminga.storage import real_file
 from geminga.storage.descriptor_wait import OutOfDescriptors
 from geminga.storage.disk import Disk, RealDisk
-from geminga.storage.disk_errors import DirectoryInUse, DiskFull, storage_error
+from geminga.storage.disk_errors import DirectoryInUse, DiskFull, SpecialFile, storage_error
+from geminga.storage.key_value import RocksKeyValue
 from geminga.storage.real_file import Buffer
 from simulation.disk.sim_disk import SimDisk
 from tests.e2e.child_process import running
@@ -152,7 +154,7 @@ def test_a_full_disk_has_its_own_error() -> None:
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_a_failed_write_is_a_storage_error() -> None:
-    file = RealDisk().open("/dev/full")
+    file = RealDisk(for_owner=False).open("/dev/full")
     with pytest.raises(DiskFull, match="/dev/full: disk full, cannot write: No space left"):
         file.pwrite(0, b"x")
     with pytest.raises(DiskFull, match="/dev/full: disk full, cannot write"):
@@ -339,3 +341,49 @@ def test_an_older_directory_and_lock_are_closed_to_others(tmp_path: Path) -> Non
 def modes_below(directory: Path) -> dict[str, int]:
     found = [directory, *directory.rglob("*")]
     return {str(path.relative_to(directory)): path.stat().st_mode & 0o777 for path in found}
+
+
+@pytest.fixture(params=["FIFO", "socket", "device"])
+def special(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """In a directory of its own, beside a file and a link to it."""
+    path = tmp_path / "directory" / "special"
+    path.parent.mkdir()
+    (path.parent / "file").write_bytes(b"here")
+    (path.parent / "link").symlink_to("file")
+    (path.parent / "loop").symlink_to("loop")
+    if request.param == "FIFO":
+        os.mkfifo(path)
+    elif request.param == "socket":
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(os.path.relpath(path))
+    else:
+        path.symlink_to("/dev/zero")
+    return path
+
+
+# A reader of a FIFO waits for a writer, and one of /dev/zero for the end: neither would ever come.
+@pytest.mark.skipif(sys.platform == "win32", reason="a system without FIFOs")
+def test_what_is_no_file_is_not_opened(special: Path, request: pytest.FixtureRequest) -> None:
+    disk, path = RealDisk(), str(special)
+    kind = request.node.callspec.params["special"]
+    for call in (disk.open, disk.read_file, lambda path: next(disk.read_pieces(path, 9))):
+        with pytest.raises(SpecialFile, match=rf"^{path}: this is a {kind}.*Move it away, put the file"):
+            call(path)
+    with pytest.raises(SpecialFile, match=path):
+        disk.refuse_special_files(str(special.parent))
+    with pytest.raises(SpecialFile, match=path):
+        RocksKeyValue(str(special.parent))
+    special.unlink()
+    disk.refuse_special_files(str(special.parent))
+    assert disk.read_file(str(special.parent / "link")) == b"here"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a system without FIFOs")
+def test_a_file_of_the_user_may_be_a_pipe(tmp_path: Path) -> None:
+    """As `--conf <(...)` is for a shell."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    writer = threading.Thread(target=path.write_bytes, args=(b"given",))
+    writer.start()
+    assert RealDisk(for_owner=False).read_file(str(path)) == b"given"
+    writer.join()

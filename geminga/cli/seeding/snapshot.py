@@ -72,7 +72,7 @@ def _seed(flags: argparse.Namespace) -> int:
     from geminga.storage.disk import RealDisk
 
     try:
-        seed = parse_seed(flags.file, RealDisk().read_file(flags.file))
+        seed = parse_seed(flags.file, RealDisk(for_owner=False).read_file(flags.file))
         create(seed, Admin(flags.url))
         with Progress("published") as progress:
             publish(seed, flags.url, progress.step)

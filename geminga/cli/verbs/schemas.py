@@ -31,7 +31,7 @@ def _get(admin: Admin, flags: Flags) -> Any:
 
 def _given(flags: Flags) -> Any:
     try:
-        given = json.loads(RealDisk().read_file(flags.filename))
+        given = json.loads(RealDisk(for_owner=False).read_file(flags.filename))
     except StorageError as error:
         raise RequestFailed(str(error)) from None
     except ValueError as error:

@@ -87,7 +87,7 @@ def _to_delete(admin: Admin, flags: Flags) -> Iterable[str]:
         from geminga.storage.disk import RealDisk
 
         try:
-            listed_there = RealDisk().read_file(flags.topic).decode()
+            listed_there = RealDisk(for_owner=False).read_file(flags.topic).decode()
         except StorageError as error:
             raise RequestFailed(str(error)) from None
         return [line.strip() for line in listed_there.splitlines() if line.strip()]
