@@ -355,8 +355,8 @@ BUGS = (
         "a-move-leaps-to-its-end",
         "clock",
         JUMPS,
-        "            stop_ms = to_ms if next_ms is None else min(max(next_ms, now_ms + 1), to_ms)\n",
-        "            stop_ms = to_ms\n",
+        "        stop_ms = self.to_ms if next_ms is None else min(max(next_ms, now_ms + 1), self.to_ms)\n",
+        "        stop_ms = self.to_ms\n",
         "bucket-loss",
     ),
     Bug(
