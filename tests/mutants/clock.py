@@ -91,8 +91,8 @@ MUTANTS = (
     Mutant(
         "jump-in-one-step",
         JUMPS,
-        "stop_ms = to_ms if next_ms is None else min(max(next_ms, now_ms + 1), to_ms)",
-        "stop_ms = to_ms",
+        "stop_ms = self.to_ms if next_ms is None else min(max(next_ms, now_ms + 1), self.to_ms)",
+        "stop_ms = self.to_ms",
         (f"{E2E}::test_a_reminder_that_sends_the_next_one",),
         "that a jump stops at each due time",
     ),
@@ -115,7 +115,7 @@ MUTANTS = (
     Mutant(
         "jump-without-acknowledgements",
         JUMPS,
-        'if wait == "acknowledged":',
+        'if move.wait == "acknowledged":',
         "if False:",
         (f"{E2E}::test_a_reminder_that_sends_the_next_one",),
         "that a stop waits for the application",
