@@ -414,7 +414,7 @@ def test_an_acknowledgement_of_a_consumer_that_an_unload_has_closed_is_refused(
     """Answering with success would lose it: the client believes that it counts."""
     producer, consumer = open_session(), open_session()
     producer.create_producer(topic)
-    consumer.subscribe(topic, kind=pb.CommandSubscribe.Failover)
+    consumer.subscribe(topic)
     message_id = producer.publish(b"x").message_id
     assert admin.put(f"/admin/v2/{topic_path(topic)}/unload").status == 204
     consumer.expect(pb.CommandCloseConsumer)
