@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from geminga.errors import InvalidName
 from geminga.managed_ledger.cursor.bucket_properties import named_ledgers
+from geminga.managed_ledger.cursor.system_cursors import HOLDER
 from geminga.metadata import records
 from geminga.metadata.node import MUST_NOT_EXIST, Delete, Put
 from geminga.metadata.records import (
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
 
 
 V = TypeVar("V", int, str)
-HOLDER = "geminga-restored"
-"""The subscription that keeps what was restored until an operator deletes it."""
 
 
 class Missing(NamedTuple):

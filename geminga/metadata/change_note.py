@@ -26,7 +26,8 @@ CHANGE_NOTE: Final = "metadata-changes"
 """The name inside the first journal directory, beside its cookie."""
 _NOTE_BYTES_MAX = 1024
 _NOTE = re.compile(
-    rb"(geminga change note, format 1\ninstance=([!-~]+)\nchanges=([0-9]{20})\n)crc32=([0-9a-f]{8})\n"
+    rb"(geminga change note, format 1\ninstance=([!-~]+)\nchanges=([0-9]{20})\n(restoring\n)?)"
+    rb"crc32=([0-9a-f]{8})\n"
 )
 
 
@@ -36,12 +37,16 @@ class Noted(NamedTuple):
     instance_id: str
     changes: int
     """The metadata of this instance had at least so many changes, by RocksDB's sequence numbers."""
+    is_restoring: bool = False
+    """Whether an operator's command has begun to complete metadata that lacks changes, and has not ended.
+    What it wrote counts as changes, too, so the number alone would pass for complete metadata.
+    """
 
 
 def encode_note(note: Noted) -> bytes:
-    # All notes of an instance are of one length, so that each overwrites the one before.
+    # All notes that a broker writes are of one length, so that each overwrites the one before.
     head = b"geminga change note, format 1\ninstance=%s\n" % note.instance_id.encode()
-    text = head + b"changes=%020d\n" % note.changes
+    text = head + b"changes=%020d\n" % note.changes + (b"restoring\n" if note.is_restoring else b"")
     return text + b"crc32=%08x\n" % zlib.crc32(text)
 
 
@@ -57,13 +62,13 @@ def read_note(disk: Disk, directory: str) -> Noted | None:
         return None
     finally:
         file.close()
-    if found is None or int(found[4], 16) != zlib.crc32(found[1]):
+    if found is None or int(found[5], 16) != zlib.crc32(found[1]):
         return None
-    return Noted(found[2].decode(), int(found[3]))
+    return Noted(found[2].decode(), int(found[3]), found[4] is not None)
 
 
 def replace_note(disk: Disk, directory: str, note: Noted) -> None:
-    """Replace the note, if there is one; durable on return. StorageError."""
+    """Write the note in the place of the one that is there; durable on return. StorageError."""
     disk.replace_file(f"{directory}/{CHANGE_NOTE}", encode_note(note))
 
 

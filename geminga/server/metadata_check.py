@@ -65,6 +65,8 @@ class Directories(NamedTuple):
     """The instance in the directories' cookies or files, if the metadata has no record of an instance: that
     record is durable before the first of them is written. "" if the metadata has one, or nothing says.
     """
+    is_restoring: bool
+    """Whether a command that was to complete the metadata was interrupted."""
 
 
 def check_metadata(disk: Disk, data_dir: str, wanted: DirectoryLists, *, cluster: str) -> None:
@@ -102,7 +104,7 @@ def look_at(disk: Disk, data_dir: str, wanted: DirectoryLists) -> Directories:
         values = _metadata_values(disk, os.path.join(data_dir, METADATA), opened)
         metadata = MetadataStore(values) if values is not None else None
         lists = _lists(disk, data_dir, metadata, wanted)
-        missing = 0
+        missing, is_restoring = 0, False
         instance = metadata.get(InstanceRecord.path) if metadata is not None else None
         lost = instance_in(disk, data_dir, lists) if instance is None else ""
         instance_id = lost
@@ -111,9 +113,11 @@ def look_at(disk: Disk, data_dir: str, wanted: DirectoryLists) -> Directories:
             # First: with metadata of another instance every ledger looks unrecorded, and the advice for that
             # would mix the topics of two data directories.
             check_owners(disk, data_dir, lists, instance_id)
+            # An interrupted restore has changed the metadata, too: its changes count as none.
             noted = read_note(disk, absolute(data_dir, lists.journals[0]))
             if noted is not None and noted.instance_id == instance_id and values is not None:
-                missing = max(0, noted.changes - values.found_changes)
+                is_restoring = noted.is_restoring
+                missing = max(int(is_restoring), noted.changes - values.found_changes)
         # Before any record of theirs is read: they may be another broker's, or all at wrong places.
         check_headers(disk, data_dir, lists, instance_id)
         cache = BlockCache(_CACHE_BYTES)
@@ -126,7 +130,7 @@ def look_at(disk: Disk, data_dir: str, wanted: DirectoryLists) -> Directories:
         ]
         held = held_ledgers(disk, [absolute(data_dir, name) for name in lists.journals], ledgers)
         found = compare(held, metadata)._replace(changes_missing=missing)
-        return Directories(lists, held, found, lost)
+        return Directories(lists, held, found, lost, is_restoring)
 
 
 def _metadata_values(disk: Disk, path: str, opened: contextlib.ExitStack) -> RocksKeyValue | None:
@@ -204,6 +208,8 @@ def refusal(disk: Disk, data_dir: str, seen: Directories, *, cluster: str) -> st
             "Subscriptions, policies and requests to compact may be among them, and messages that they keep "
             "would be deleted."
         )
+        if seen.is_restoring:
+            lines.append("A command that was to complete it was interrupted: repeat it, as said below.")
     if found.unrecorded:
         lines.append("It has no record of ledgers that the bookie holds:")
         by_topic = ledgers_by_topic(found.unrecorded, seen.held.held, names_of(disk, data_dir, seen.lists))

@@ -20,6 +20,9 @@ BYTES = b"geminga change note, format 1\ninstance=f00d\nchanges=0000000000000000
 def test_the_format_and_a_note_of_any_other_bytes_is_none(tmp_path: Path) -> None:
     disk, path = RealDisk(), tmp_path / CHANGE_NOTE
     assert encode_note(NOTED) == BYTES
+    (tmp_path / CHANGE_NOTE).write_bytes(encode_note(NOTED._replace(is_restoring=True)))
+    assert read_note(disk, str(tmp_path)) == NOTED._replace(is_restoring=True)
+    (tmp_path / CHANGE_NOTE).unlink()
     assert read_note(disk, str(tmp_path)) is None
     path.write_bytes(BYTES)
     assert read_note(disk, str(tmp_path)) == NOTED

@@ -117,17 +117,29 @@ def _foreign(
         expected = Owner(instance_id, folder.position)
         for path, owner in folder.owners.items():
             if owner is not None and owner != expected:
-                yield ForeignFile(path, _text(data_dir, lists, folder, owner, expected))
+                yield ForeignFile(path, _text(disk, data_dir, lists, folder, path, owner, expected))
 
 
-def _text(data_dir: str, lists: DirectoryLists, folder: _Folder, found: Owner, expected: Owner) -> str:
+def _text(
+    disk: Disk,
+    data_dir: str,
+    lists: DirectoryLists,
+    folder: _Folder,
+    path: str,
+    found: Owner,
+    expected: Owner,
+) -> str:
     said, wanted = (
         f"instance={each.instance_id} {folder.kind}={each.position}" for each in (found, expected)
     )
     directories = lists.ledgers if folder.kind == "ledgers" else lists.journals
     if found.instance_id == expected.instance_id and 0 < found.position <= len(directories):
         right = absolute(data_dir, directories[found.position - 1])
-        whose = f"of {os.path.join(right, os.path.basename(folder.path))}: move it there"
+        right = os.path.join(right, os.path.basename(folder.path))
+        name = os.path.basename(path)
+        # Moved onto that one it would destroy it, which is often the file that belongs here.
+        taken = f", which has a {name} of its own: exchange the two, or move this one away first"
+        whose = f"of {right}{taken if disk.exists(os.path.join(right, name)) else ': move it there'}"
     else:
         whose = "of another data directory"
     return f"it says {said}, this directory is {wanted}: it is {whose}"

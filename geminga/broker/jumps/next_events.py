@@ -81,7 +81,7 @@ async def _expiries(topic: Topic, rounds: Rounds) -> AsyncIterator[NextEvent]:
         return
     for subscription in tuple(topic.subscriptions.values()):
         since_ms = await _oldest_ms(topic, subscription)
-        if since_ms is not None:
+        if since_ms is not None and not subscription.is_holder:
             # Expired is what is older than the TTL, not what is as old.
             at_ms = max(since_ms + ttl_s * 1000 + 1, rounds.expiry.due_ms) + 1
             yield NextEvent(at_ms=at_ms, text=f"the TTL of its oldest message ends: {name_of(subscription)}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterable, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import trio
 
@@ -27,6 +27,7 @@ from geminga.broker.subscription.due_backlog import DueBacklog
 from geminga.broker.subscription.expiry import Expiry
 from geminga.errors import ConsumerBusy, NotAllowed, ServiceNotReady, SubscriptionNotFound
 from geminga.managed_ledger.cursor.batch_index import ACK_SET_WORDS_MAX, WORD_BITS
+from geminga.managed_ledger.cursor.system_cursors import is_holder
 from geminga.position import Position
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ class Subscription:
         "cursor",
         "delayed",
         "expiry",
+        "is_holder",
         "log",
         "name",
         "notes",
@@ -106,6 +108,8 @@ class Subscription:
     ) -> None:
         self.topic = topic
         self.name = name
+        self.is_holder: Final = is_holder(name)
+        """Whether it keeps what was restored: no policy takes messages from it, or deletes it."""
         self.cursor = cursor
         self.clock = clock
         # Made with its first use, like its lock: only topics with one of two policies of Geminga's own need

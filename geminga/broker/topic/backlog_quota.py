@@ -153,8 +153,9 @@ class BacklogQuotas:
         return min(self._durable(), key=lambda s: s.cursor.mark_delete, default=None)
 
     def _durable(self) -> list[Subscription]:
-        # Readers keep no ledger from being deleted, so their backlog costs no space.
-        return [s for s in self._subscriptions.values() if s.cursor.durable]
+        # Readers keep no ledger from being deleted, so their backlog costs no space. What was restored stays
+        # until an operator says otherwise.
+        return [s for s in self._subscriptions.values() if s.cursor.durable and not s.is_holder]
 
     # -- eviction --------------------------------------------------------------------------------------------
 

@@ -133,6 +133,6 @@ def subscription_goes_at_ms(topic: Topic, subscription: Subscription) -> int | N
     """From when on a subscription has been unused for too long; None if it has a consumer, or never is."""
     minutes = topic.policies.subscription_expiration_minutes
     # Only durable ones: a non-durable subscription ends with its last consumer anyway.
-    if minutes <= 0 or not subscription.cursor.durable or subscription.consumers:
+    if minutes <= 0 or not subscription.cursor.durable or subscription.consumers or subscription.is_holder:
         return None
     return subscription.consumers.unused_since_ms + minutes * MINUTE_MS + 1

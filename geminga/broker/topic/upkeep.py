@@ -44,6 +44,8 @@ async def expire(topic: Topic) -> None:
     if ttl_s > 0:
         from_due_time = topic.policies.ttl_from_due_time
         for subscription in tuple(topic.subscriptions.values()):
+            if subscription.is_holder:
+                continue  # the TTL may be one that was lifted in the changes that the metadata lacks
             await topic.expire_older(subscription, ttl_s, from_due_time=from_due_time)
 
 

@@ -32,7 +32,7 @@ from geminga.managed_ledger.restore import Merged, Restorer, StoredLedgers, topi
 from geminga.managed_ledger.unrecorded import TOPICS_NAMED_MAX, Comparison, compare, ranges_text, topic_text
 from geminga.metadata import records
 from geminga.metadata.bookie_directories import record_directories, recorded_directories
-from geminga.metadata.change_note import Noted, replace_note
+from geminga.metadata.change_note import Noted, read_note, replace_note
 from geminga.metadata.instance import check_instance
 from geminga.metadata.records import BookieDirectoriesRecord
 from geminga.metadata.store import MetadataStore
@@ -79,6 +79,8 @@ def unrecorded(parser: Parser, arguments: Sequence[str]) -> int:
         try:
             return trio.run(_change, stopped, flags, names, seen.comparison.changes_missing)
         except BaseExceptionGroup as group:
+            if group.subgroup(KeyboardInterrupt) is not None:
+                raise KeyboardInterrupt from None
             # The metadata may fail in its own task and in the caller alike: one line tells it.
             error = storage_error(group)
             if error is None:
@@ -223,6 +225,10 @@ async def _change(
     if flags.action != "delete":
         kept = await stopped.disk.run(_copy_metadata, stopped)
         print(f"the metadata as it was is kept in {kept}; delete it when all is well")
+        if changes_missing:
+            # Before the first change: without it the changes of a command that was interrupted would pass for
+            # those that are missing, and the next start would serve topics that nothing keeps yet.
+            await stopped.disk.run(_note_restoring, stopped)
     async with _opened(stopped, flags.cluster) as opened:
         wanted = sorted({*opened.unknown} & {*flags.ledgers}) if flags.ledgers else opened.unknown
         if flags.action == "delete":
@@ -360,6 +366,13 @@ async def _purpose(bookie: Bookie, ledger_id: int) -> str:
         cursor_state_format.decode(body)
         return "cursor"
     return ""
+
+
+def _note_restoring(stopped: StoppedBookie) -> None:
+    directory = absolute(stopped.data_dir, stopped.lists.journals[0])
+    noted = read_note(stopped.disk, directory)
+    assert noted is not None, "the note says that changes are missing"
+    replace_note(stopped.disk, directory, noted._replace(is_restoring=True))
 
 
 def _copy_metadata(stopped: StoppedBookie) -> str:

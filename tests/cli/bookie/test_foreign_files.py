@@ -137,6 +137,9 @@ def test_a_file_of_another_ledger_directory_says_where_it_belongs(tmp_path: Path
     assert f"{moved}: it says instance={instance_id} ledgers=2, " in text
     assert f"it is of {log.parent}: move it there" in text
     assert f"it is of {tmp_path}/j2/journal: move it there" in text
+    shutil.copy(moved, log.parent / moved.name)
+    assert f"it is of {log.parent}, which has a {moved.name} of its own: exchange the two" in refusal(data)
+    (log.parent / moved.name).unlink()
     moved.rename(log)
     journal.unlink()
     start(data)

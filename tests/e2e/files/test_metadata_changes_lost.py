@@ -9,10 +9,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
+from geminga.cli.arguments.parser import EXIT_FAILED
+from geminga.cli.main import main
+from geminga.errors import StorageError
+from geminga.managed_ledger.cursor.system_cursors import HOLDER
+from geminga.managed_ledger.restore import Restorer
 from geminga.metadata.change_note import CHANGE_NOTE, encode_note, read_note
 from geminga.storage.disk import RealDisk
 from tests.e2e.admin_http import Admin
@@ -105,6 +110,55 @@ def test_an_accepted_state_keeps_all_messages_without_the_lost_changes(
         eventually(lambda: f"{TOPIC}-idle" not in admin.get(TOPICS).json())
         got = run_client(broker, "consume", TOPIC, "-s", "geminga-restored", "-n", "5", "--timeout", "9s")
     assert all(f"message {number}" in got for number in range(5))
+
+
+@pytest.mark.parametrize("error", [StorageError("no space"), KeyboardInterrupt()])
+def test_a_restore_that_was_interrupted_is_asked_for_again(
+    killed: Killed, tmp_path: Path, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own changes do not count as those that are missing."""
+    data_dir = tmp_path / "data"
+    shutil.copytree(killed.data_dir, data_dir)
+    os.truncate(wal_of(data_dir), killed.lengths["compaction"])
+    restore = Restorer.restore
+
+    async def write_and_fail(restorer: Restorer, path: str, *arguments: Any, **options: Any) -> None:
+        for number in range(1, 100):
+            await restorer.give_ids_behind(10_000 * number)
+        await restore(restorer, path, *arguments, **options)
+        raise error
+
+    arguments = ["bookie", "unrecorded", "restore", "--data-dir", str(data_dir)]
+    with monkeypatch.context() as patch:
+        patch.setattr(Restorer, "restore", write_and_fail)
+        assert main(arguments) in (EXIT_FAILED, 130)
+    assert "was interrupted: repeat it" in refused(data_dir)
+    assert main(arguments) == 0
+    with BrokerProcess(data_dir, settings=SETTINGS) as broker:
+        subscriptions = Admin(broker.endpoints.web_url).get(f"{TOPICS}/orders/subscriptions").json()
+    assert "geminga-restored" in subscriptions
+
+
+def test_no_policy_takes_what_was_restored(tmp_path: Path) -> None:
+    """A policy of older metadata may have been lifted in the changes that it lacks."""
+    namespace = "/admin/v2/namespaces/public/default"
+    with BrokerProcess(tmp_path / "data", arguments=["--clock", "virtual"]) as broker:
+        admin = Admin(broker.endpoints.web_url)
+        for name in ("s", HOLDER, f"{HOLDER}-2"):
+            assert admin.put(f"{TOPICS}/orders/subscription/{name}").status == 204
+        run_client(broker, "produce", TOPIC, *(f"-mmessage {number}" for number in range(3)))
+        assert admin.post(f"{namespace}/messageTTL", 10).status == 204
+        assert admin.post(f"{namespace}/subscriptionExpirationTime", 60).status == 204
+        for kind in ("destination_storage", "message_age"):
+            quota = {"limitSize": 1, "limitTime": 1, "policy": "consumer_backlog_eviction"}
+            assert admin.post(f"{namespace}/backlogQuota?backlogQuotaType={kind}", quota).status == 204
+        for minutes, left in (
+            (10, {"s": 0, HOLDER: 3, f"{HOLDER}-2": 3}),
+            (90, {HOLDER: 3, f"{HOLDER}-2": 3}),
+        ):
+            assert admin.post("/geminga/clock", {"ms": minutes * 60_000}).status == 200
+            stats = admin.get(f"{TOPICS}/orders/stats").json()["subscriptions"]
+            assert {name: of["msgBacklog"] for name, of in stats.items()} == left
 
 
 @pytest.mark.parametrize("state", ["torn", "older", "gone"])
