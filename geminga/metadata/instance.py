@@ -1,15 +1,19 @@
-"""The owner and format of a data directory, checked before anything else in it is read or written."""
+"""The owner, the format and the starts of a data directory; the first two are checked before anything else in
+it is read or written.
+"""
 
 from __future__ import annotations
 
+import secrets
 import uuid
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
 from geminga.errors import StorageError
 from geminga.metadata.node import MUST_NOT_EXIST
-from geminga.metadata.records import InstanceRecord, decode, encode
+from geminga.metadata.records import STARTS_MAX, InstanceRecord, Start, StartsRecord, decode, encode
 from geminga.metadata.store import MetadataStore
 
 DIRECTORY_FORMAT_VERSION = 3
@@ -81,3 +85,21 @@ async def check_instance(
         record = msgspec.structs.replace(record, format_version=DIRECTORY_FORMAT_VERSION)
         await store.put(path, encode(record), stored.version)
     return record
+
+
+def starts_of(store: MetadataStore) -> Sequence[Start]:
+    """The latest starts; () in a directory that was last opened by an earlier version."""
+    stored = store.get(StartsRecord.path)
+    return decode(StartsRecord, stored.value, StartsRecord.path).starts if stored is not None else ()
+
+
+def with_new_start(starts: Sequence[Start], found_changes: int) -> list[Start]:
+    """The starts with one that begins now, when the metadata was opened with so many changes."""
+    return [*starts, Start(secrets.token_hex(8), found_changes)][-STARTS_MAX:]
+
+
+async def record_starts(store: MetadataStore, starts: Sequence[Start]) -> None:
+    """Durable on return."""
+    stored = store.get(StartsRecord.path)
+    version = stored.version if stored is not None else MUST_NOT_EXIST
+    await store.put(StartsRecord.path, encode(StartsRecord(starts=list(starts))), version)

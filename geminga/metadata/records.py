@@ -7,7 +7,7 @@ and refuses a format version above its own. The table of paths is in docs/format
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Final, Literal, TypeVar
 
 import msgspec
 
@@ -39,6 +39,27 @@ class InstanceRecord(Record, frozen=True, tag="instance"):
     clock: Literal["real", "virtual"]
     """Fixed for good: under a virtual clock, due times are relative to the broker's stamps."""
     created_ms: int
+
+
+STARTS_MAX: Final = 16
+"""How many starts a data directory remembers."""
+
+
+class Start(msgspec.Struct, frozen=True):
+    """A start of a broker on a data directory."""
+
+    id: str
+    """Random, 16 hexadecimal digits: two copies of one directory never have the same."""
+    changes: int
+    """How many changes the metadata had when it was opened, by RocksDB's sequence numbers."""
+
+
+class StartsRecord(Record, frozen=True, tag="starts"):
+    """The latest starts on this directory, the last one last: see `change_note.py`."""
+
+    path: ClassVar[str] = "/starts"
+
+    starts: list[Start]
 
 
 class ClockRecord(Record, frozen=True, tag="clock"):

@@ -35,7 +35,8 @@ from geminga.bookie.running.foreign_files import check_headers, instance_in
 from geminga.errors import CorruptData, StorageError
 from geminga.managed_ledger.unrecorded import Comparison, compare, deleted_by_topic, ledgers_by_topic
 from geminga.metadata.bookie_directories import recorded_directories
-from geminga.metadata.change_note import read_note
+from geminga.metadata.change_note import missing_changes, read_note
+from geminga.metadata.instance import starts_of
 from geminga.metadata.records import InstanceRecord, decode
 from geminga.metadata.store import MetadataStore
 from geminga.storage.disk import Disk
@@ -52,6 +53,12 @@ METADATA = "metadata"
 class MetadataBehind(StorageError):
     """The bookie has ledgers that the metadata does not know, or the metadata lacks changes that it had.
     Nothing was written.
+    """
+
+
+class PartedHistories(StorageError):
+    """The metadata and the bookie's files are of two copies of one data directory that both ran on. Nothing
+    was written.
     """
 
 
@@ -98,7 +105,7 @@ def check_metadata(disk: Disk, data_dir: str, wanted: DirectoryLists, *, cluster
 
 def look_at(disk: Disk, data_dir: str, wanted: DirectoryLists) -> Directories:
     """Blocking. Raises ForeignLists if the metadata is of another instance than a directory; CorruptData if
-    it is damaged; ForeignFiles; MisnamedLogs; ForeignIndex.
+    it is damaged; PartedHistories; ForeignFiles; MisnamedLogs; ForeignIndex.
     """
     with contextlib.ExitStack() as opened:
         values = _metadata_values(disk, os.path.join(data_dir, METADATA), opened)
@@ -113,11 +120,8 @@ def look_at(disk: Disk, data_dir: str, wanted: DirectoryLists) -> Directories:
             # First: with metadata of another instance every ledger looks unrecorded, and the advice for that
             # would mix the topics of two data directories.
             check_owners(disk, data_dir, lists, instance_id)
-            # An interrupted restore has changed the metadata, too: its changes count as none.
-            noted = read_note(disk, absolute(data_dir, lists.journals[0]))
-            if noted is not None and noted.instance_id == instance_id and values is not None:
-                is_restoring = noted.is_restoring
-                missing = max(int(is_restoring), noted.changes - values.found_changes)
+            assert values is not None
+            missing, is_restoring = lacking_changes(disk, data_dir, lists, instance_id, values)
         # Before any record of theirs is read: they may be another broker's, or all at wrong places.
         check_headers(disk, data_dir, lists, instance_id)
         cache = BlockCache(_CACHE_BYTES)
@@ -131,6 +135,22 @@ def look_at(disk: Disk, data_dir: str, wanted: DirectoryLists) -> Directories:
         held = held_ledgers(disk, [absolute(data_dir, name) for name in lists.journals], ledgers)
         found = compare(held, metadata)._replace(changes_missing=missing)
         return Directories(lists, held, found, lost, is_restoring)
+
+
+def lacking_changes(
+    disk: Disk, data_dir: str, lists: DirectoryLists, instance_id: str, metadata: RocksKeyValue
+) -> tuple[int, bool]:
+    """How many changes the metadata lacks by the change note, and whether a command that was to complete it
+    was interrupted. Raises PartedHistories.
+    """
+    noted = read_note(disk, absolute(data_dir, lists.journals[0]))
+    if noted is None or noted.instance_id != instance_id:
+        return 0, False
+    lacking = missing_changes(noted, starts_of(MetadataStore(metadata)), metadata.found_changes)
+    if lacking is None:
+        raise PartedHistories(_parted_text(data_dir, lists))
+    # An interrupted command has changed the metadata, too: its changes count as none.
+    return max(int(noted.is_restoring), lacking), noted.is_restoring
 
 
 def _metadata_values(disk: Disk, path: str, opened: contextlib.ExitStack) -> RocksKeyValue | None:
@@ -254,6 +274,17 @@ def _lost_flags(data_dir: str, lists: DirectoryLists, cluster: str) -> str:
             given = ",".join(absolute(data_dir, path) for path in paths)
             flags += f" --{name}-directories {shlex.quote(given)}"
     return flags
+
+
+def _parted_text(data_dir: str, lists: DirectoryLists) -> str:
+    metadata, journals = os.path.join(data_dir, METADATA), absolute(data_dir, lists.journals[0])
+    return (
+        f"{metadata} and {journals} are of two copies of one data directory that both ran on: by the note "
+        "beside the journals each has changes that the other never had. One ledger id has different messages "
+        "in them, which would be served under wrong topics. Nothing was written. Put back the directory that "
+        f"was exchanged, and start again. If the right metadata is lost, move {metadata} to another place, "
+        "and start again: the broker names the command that brings the messages back under their topics"
+    )
 
 
 def aside_text(disk: Disk, data_dir: str, lists: DirectoryLists, bookie: Bookie, aside: Sequence[int]) -> str:

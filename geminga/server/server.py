@@ -52,7 +52,13 @@ from geminga.managed_ledger.chain.tail_cache import TailCache
 from geminga.managed_ledger.orphans import sweep_orphan_ledgers
 from geminga.managed_ledger.unrecorded import set_aside_unrecorded
 from geminga.metadata.change_note import ChangeNote
-from geminga.metadata.instance import ForeignDirectory, check_instance
+from geminga.metadata.instance import (
+    ForeignDirectory,
+    check_instance,
+    record_starts,
+    starts_of,
+    with_new_start,
+)
 from geminga.metadata.ledger_ids import LedgerIds
 from geminga.metadata.records import InstanceRecord
 from geminga.metadata.space_reserve import SpaceReserve
@@ -246,9 +252,12 @@ async def _serve(
                 config, disk, data_dir, metadata, instance, block_cache, held, index_of
             )
             # Behind the opening of the bookie, which has claimed and locked the directory.
-            note = ChangeNote(disk, absolute(data_dir, lists.journals[0]), instance.instance_id)
+            starts = with_new_start(starts_of(metadata), metadata_values.found_changes)
+            note = ChangeNote(disk, absolute(data_dir, lists.journals[0]), instance.instance_id, starts)
             held.callback(note.close)
             metadata.call_on_synced(lambda: note.write(metadata_values.synced_changes))
+            # Durable before the note says it: a note with a start that the metadata does not know is refused.
+            await record_starts(metadata, starts)
             for index in indexes:
                 await storage.start(failure.watch, index.run)
             await storage.start(failure.watch, bookie.run)

@@ -7,26 +7,46 @@ from pathlib import Path
 
 import pytest
 
-from geminga.metadata.change_note import CHANGE_NOTE, ChangeNote, Noted, encode_note, read_note
+from geminga.metadata.change_note import (
+    CHANGE_NOTE,
+    ChangeNote,
+    Noted,
+    encode_note,
+    missing_changes,
+    read_note,
+)
+from geminga.metadata.records import Start
 from geminga.storage.disk import RealDisk
 from geminga.storage.key_value import RocksKeyValue
 from geminga.storage.rocksdb_logs import cut_logs
 from simulation.disk.sim_disk import SimDisk
 
-NOTED = Noted("f00d", 12)
-BYTES = b"geminga change note, format 1\ninstance=f00d\nchanges=00000000000000000012\ncrc32=4ea215f0\n"
+STARTS = (Start("00000000000000aa", 0), Start("00000000000000bb", 7))
+NOTED = Noted("f00d", 12, starts=STARTS)
+BYTES = (
+    b"geminga change note, format 2\nstarts=00000000000000aa:0,00000000000000bb:7\ninstance=f00d\n"
+    b"changes=00000000000000000012\ncrc32=636d9229\n"
+)
+EARLIER = b"geminga change note, format 1\ninstance=f00d\nchanges=00000000000000000012\ncrc32=4ea215f0\n"
 
 
 def test_the_format_and_a_note_of_any_other_bytes_is_none(tmp_path: Path) -> None:
     disk, path = RealDisk(), tmp_path / CHANGE_NOTE
     assert encode_note(NOTED) == BYTES
-    (tmp_path / CHANGE_NOTE).write_bytes(encode_note(NOTED._replace(is_restoring=True)))
-    assert read_note(disk, str(tmp_path)) == NOTED._replace(is_restoring=True)
-    (tmp_path / CHANGE_NOTE).unlink()
+    for noted in (NOTED, NOTED._replace(is_restoring=True), NOTED._replace(starts=())):
+        path.write_bytes(encode_note(noted))
+        assert read_note(disk, str(tmp_path)) == noted
+    path.unlink()
     assert read_note(disk, str(tmp_path)) is None
-    path.write_bytes(BYTES)
-    assert read_note(disk, str(tmp_path)) == NOTED
-    for torn in (b"", BYTES[:-1], BYTES + b"\n", BYTES.replace(b"12", b"13"), b"\0" * len(BYTES)):
+    path.write_bytes(EARLIER)
+    assert read_note(disk, str(tmp_path)) == NOTED._replace(starts=())
+    for torn in (
+        b"",
+        BYTES[:-1],
+        BYTES.replace(b"12", b"13"),
+        BYTES.replace(b"aa", b"ab"),
+        bytes(len(BYTES)),
+    ):
         path.write_bytes(torn)
         assert read_note(disk, str(tmp_path)) is None, torn
 
@@ -34,12 +54,62 @@ def test_the_format_and_a_note_of_any_other_bytes_is_none(tmp_path: Path) -> Non
 def test_each_note_replaces_the_one_before_and_only_the_first_makes_a_file() -> None:
     disk = SimDisk()
     disk.make_directory("/bookie")
-    note = ChangeNote(disk, "/bookie", "f00d")
-    for changes in (99, 100, 7):
-        note.write(changes)
-        assert read_note(disk, "/bookie") == Noted("f00d", changes)
-    note.close()
+    full = tuple(Start(f"{number:016x}", (1 << 63) - 1) for number in range(16))
+    for starts in (full, STARTS, ()):
+        # The next one is shorter, and read before the rest of the longer one.
+        note = ChangeNote(disk, "/bookie", "f00d" * 8, starts)
+        for changes in (99, 100, 7):
+            note.write(changes)
+            assert read_note(disk, "/bookie") == Noted("f00d" * 8, changes, starts=starts)
+        note.close()
     assert disk.list("/bookie") == [CHANGE_NOTE]
+
+
+def test_a_note_that_is_removed_or_replaced_is_made_again() -> None:
+    disk = SimDisk()
+    disk.make_directory("/bookie")
+    note = ChangeNote(disk, "/bookie", "f00d")
+    note.write(1)
+    disk.unlink(f"/bookie/{CHANGE_NOTE}")
+    note.write(2)
+    assert read_note(disk, "/bookie") == Noted("f00d", 2)
+    disk.replace_file(f"/bookie/{CHANGE_NOTE}", b"of another process")
+    note.write(3)
+    assert read_note(disk, "/bookie") == Noted("f00d", 3)
+    note.close()
+
+
+A, B, C, D = (Start(each * 16, changes) for each, changes in (("a", 0), ("b", 100), ("c", 200), ("d", 150)))
+
+
+@pytest.mark.parametrize(
+    ("starts", "found", "missing"),
+    [
+        ([A, B, C], 300, 0),
+        ([A, B, C], 290, 10),
+        ([A, B], 200, 100),  # a copy from before the last start
+        ([A, B], 199, 101),
+        ([A], 60, 240),
+        ([], 299, 1),  # of a version without starts
+        (
+            [A, B, C, Start("e" * 16, 300)],
+            400,
+            0,
+        ),  # the note was lost in a power cut, and an older one is left
+        ([A, B, C, Start("e" * 16, 299)], 400, None),  # a copy that ran on from before the note's end
+        ([A, B, D], 1000, None),  # a copy that ran on
+        ([A, B, D], 160, None),  # and has fewer changes
+        ([D], 1000, None),  # and has no start in common
+        ([Start("9" * 16, 0)], 0, 300),  # of more starts ago than the note has
+    ],
+)
+def test_how_many_changes_metadata_lacks(starts: list[Start], found: int, missing: int | None) -> None:
+    assert missing_changes(Noted("f00d", 300, starts=(A, B, C)), starts, found) == missing
+
+
+def test_a_note_without_starts_counts_only() -> None:
+    assert missing_changes(Noted("f00d", 300), [A, B], 250) == 50
+    assert missing_changes(Noted("f00d", 300), [A, B], 350) == 0
 
 
 def test_a_note_that_cannot_be_written_is_no_failure(

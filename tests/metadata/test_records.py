@@ -22,6 +22,8 @@ from geminga.metadata.records import (
     NamespaceRecord,
     PartitionedTopicRecord,
     Record,
+    Start,
+    StartsRecord,
     TenantRecord,
     TopicPoliciesRecord,
     decode,
@@ -45,6 +47,10 @@ EXAMPLES: list[tuple[Record, bytes]] = [
         ClockRecord(offset_ms=86_400_000, reached_ms=1_800_000_000_000, moving_to_ms=1_800_000_000_000),
         b'{"record":"clock","offset_ms":86400000,"reached_ms":1800000000000,'
         b'"moving_to_ms":1800000000000,"format":1}',
+    ),
+    (
+        StartsRecord(starts=[Start("00f00d00f00d00f0", 7)]),
+        b'{"record":"starts","starts":[{"id":"00f00d00f00d00f0","changes":7}],"format":1}',
     ),
     (LedgerIdsRecord(next_id=101), b'{"record":"ledger-ids","next_id":101,"format":1}'),
     (

@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant
 
 ADMISSION = "geminga/server/admission.py"
 ADMITTED = "tests/server/test_admission.py::"
+CHANGE_NOTE = "geminga/metadata/change_note.py"
 CONNECTION = "geminga/admin/http/connection.py"
 DESCRIPTOR_WAIT = "geminga/storage/descriptor_wait.py"
 KEY_VALUE = "geminga/storage/key_value.py"
@@ -23,6 +24,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "        longest = next(reversed(self._idle_since_s), None)",
         (ADMITTED + "test_the_longest_idle_goes_for_a_newcomer",),
         "that the longest idle connection makes room, not the one that came last",
+    ),
+    Mutant(
+        "metadata-of-a-copy-counts-as-newer",
+        CHANGE_NOTE,
+        "return 0 if is_last_noted and starts[last + 1].changes >= note.changes else None",
+        "return 0",
+        ("tests/metadata/test_change_note.py::test_how_many_changes_metadata_lacks",),
+        "that metadata of a copy that ran on is refused, however many changes it has",
     ),
     Mutant(
         "newcomers-are-not-told-of-idle-ones",

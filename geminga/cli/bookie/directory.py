@@ -42,7 +42,7 @@ from geminga.metadata import ledger_topics, records
 from geminga.metadata.bookie_directories import recorded_directories
 from geminga.metadata.records import InstanceRecord, LedgerRecord, ManagedLedgerRecord
 from geminga.metadata.store import MetadataStore
-from geminga.server.metadata_check import METADATA
+from geminga.server.metadata_check import METADATA, lacking_changes
 from geminga.server.server import BOOKIE
 from geminga.storage.disk import RealDisk
 from geminga.storage.disk_errors import DirectoryInUse
@@ -204,6 +204,15 @@ class StoppedBookie:
             self._held.callback(values.close)
             self._metadata, self._metadata_values = MetadataStore(values), values
         return self._metadata
+
+    def lacking_changes(self) -> int:
+        """How many changes the metadata lacks, by the note beside the journals. Raises PartedHistories."""
+        if self.metadata_damage or self._opened_metadata() is None:
+            return 0
+        assert self._metadata_values is not None
+        return lacking_changes(self.disk, self.data_dir, self.lists, self.instance_id, self._metadata_values)[
+            0
+        ]
 
     def close_metadata(self) -> None:
         """Close the read-only database, so that the caller can open it for writing."""

@@ -37,7 +37,7 @@ from geminga.cli.bookie.lists import size_text
 from geminga.cli.bookie.losses import ShortLedger, short_ledgers
 from geminga.errors import StorageError
 from geminga.managed_ledger.unrecorded import ranges_text
-from geminga.server.metadata_check import METADATA
+from geminga.server.metadata_check import METADATA, PartedHistories
 from geminga.storage.key_value import RocksKeyValue
 
 FINDINGS_SHOWN_MAX = 1000
@@ -65,6 +65,7 @@ def verify(parser: Parser, arguments: Sequence[str]) -> int:
             path = os.path.join(stopped.data_dir, METADATA)
             text = f"{stopped.metadata_damage.removeprefix(path + ': ')}; only a backup has what it said"
             verification.add(Finding(path, None, text))
+        _check_changes(stopped, verification)
         for path, text in foreign_files(stopped.disk, stopped.data_dir, stopped.lists, stopped.instance_id):
             verification.add(Finding(path, 0, text))
         indexes, files = [], []
@@ -107,6 +108,16 @@ def verify(parser: Parser, arguments: Sequence[str]) -> int:
             )
         print(f"damage      {counts.findings or 'none'}")
     return EXIT_FAILED if counts.findings else EXIT_OK
+
+
+def _check_changes(stopped: StoppedBookie, verification: Verification) -> None:
+    path = os.path.join(stopped.data_dir, METADATA)
+    try:
+        if lacking := stopped.lacking_changes():
+            text = f"it lacks its last {lacking} changes, by the note beside the journals"
+            verification.add(Finding(path, None, text))
+    except PartedHistories as error:
+        verification.add(Finding(path, None, str(error)))
 
 
 def _check_ends(stopped: StoppedBookie, indexes: Sequence[LedgerIndex], verification: Verification) -> None:

@@ -33,7 +33,7 @@ from geminga.managed_ledger.unrecorded import TOPICS_NAMED_MAX, Comparison, comp
 from geminga.metadata import records
 from geminga.metadata.bookie_directories import record_directories, recorded_directories
 from geminga.metadata.change_note import Noted, read_note, replace_note
-from geminga.metadata.instance import check_instance
+from geminga.metadata.instance import check_instance, starts_of
 from geminga.metadata.records import BookieDirectoriesRecord
 from geminga.metadata.store import MetadataStore
 from geminga.server.failure import storage_error
@@ -199,7 +199,8 @@ async def _opened(stopped: StoppedBookie, cluster: str | None) -> AsyncIterator[
             def accept_metadata() -> None:
                 values.flush()
                 directory = absolute(stopped.data_dir, stopped.lists.journals[0])
-                replace_note(disk, directory, Noted(instance.instance_id, values.synced_changes))
+                noted = Noted(instance.instance_id, values.synced_changes, starts=starts_of(store))
+                replace_note(disk, directory, noted)
 
             found = compare(everything, store)
             yield _Open(bookie, store, found, everything.last_id, instance.cluster, accept_metadata)

@@ -22,7 +22,7 @@ from geminga.metadata.change_note import CHANGE_NOTE, encode_note, read_note
 from geminga.storage.disk import RealDisk
 from tests.e2e.admin_http import Admin
 from tests.e2e.broker_process import BrokerProcess, run_client
-from tests.e2e.files.test_old_metadata_refused import contents, refused
+from tests.e2e.files.test_old_metadata_refused import contents, refused, verified
 from tests.e2e.waiting import eventually
 
 pytestmark = pytest.mark.skipif("GEMINGA_TEST_URL" in os.environ, reason="looks into Geminga's files")
@@ -89,6 +89,7 @@ def test_a_log_that_was_cut_before_a_change_is_refused(
     assert f"{data_dir}/metadata: the metadata is behind the bookie's files" in text
     assert "It has no record of" not in text, "the ledgers show nothing"
     assert f"geminga bookie unrecorded restore --data-dir {data_dir}  gives each topic" in text
+    assert "it lacks its last" in verified(data_dir)
     assert contents(data_dir) == before, "a refused start writes nothing"
 
 

@@ -131,6 +131,57 @@ def test_what_is_restored_stays_without_its_subscriptions(killed: Path, tmp_path
     assert all(f"message {number}" in got for number in range(45))
 
 
+def test_metadata_of_a_copy_that_ran_on_is_refused_and_the_text_brings_all_back(
+    killed: Path, tmp_path: Path
+) -> None:
+    """Its ledgers have the ids of this broker's, so by number and by record nothing would be missing."""
+    data_dir, copy = tmp_path / "data", tmp_path / "copy"
+    for path, topic, last in ((data_dir, "orders", 60), (copy, "invoices", 100)):
+        shutil.copytree(killed, path)
+        with BrokerProcess(path, settings=SETTINGS) as broker:
+            lines = "".join(f"message {number}\n" for number in range(45, last))
+            run_client(broker, "produce", f"persistent://public/default/{topic}", "--stdin", text=lines)
+    own = data_dir / "metadata.own"
+    (data_dir / "metadata").rename(own)
+    shutil.copytree(copy / "metadata", data_dir / "metadata")
+    before = contents(data_dir)
+    restore = ["bookie", "unrecorded", "restore", "--data-dir", str(data_dir)]
+    for text in (refused(data_dir), _failed(*restore), verified(data_dir)):
+        assert "of two copies of one data directory that both ran on" in text
+        assert f"move {data_dir}/metadata to another place" in text
+    assert contents(data_dir) == before, "a refused start writes nothing"
+    (data_dir / "metadata").rename(tmp_path / "elsewhere")
+    assert "geminga " + " ".join(restore) in refused(data_dir)
+    subprocess.run([sys.executable, "-m", "geminga", *restore], check=True, timeout=30)
+    with BrokerProcess(data_dir) as broker:
+        topics = Admin(broker.endpoints.web_url).request("GET", f"/admin/v2/{NAMESPACE}").json()
+        got = run_client(
+            broker, "consume", TOPIC, "-s", "s", "--from", "earliest", "-n", "60", "--timeout", "9s"
+        )
+    assert topics == [TOPIC]
+    assert all(f"message {number}" in got for number in range(60))
+
+
+def verified(data_dir: Path) -> str:
+    """What `geminga bookie verify` says of a directory in which it finds damage."""
+    run = subprocess.run(
+        [sys.executable, "-m", "geminga", "bookie", "verify", "--data-dir", str(data_dir)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert run.returncode == 1, run.stdout
+    return run.stdout
+
+
+def _failed(*arguments: str) -> str:
+    run = subprocess.run(
+        [sys.executable, "-m", "geminga", *arguments], capture_output=True, text=True, timeout=30
+    )
+    assert run.returncode, run.stdout
+    return run.stderr
+
+
 def test_the_printed_command_is_enough_with_directories_elsewhere_and_a_cluster_name(tmp_path: Path) -> None:
     disks = [tmp_path / name for name in ("j 0", "j1", "l0", "l1")]
     settings = SETTINGS | {
