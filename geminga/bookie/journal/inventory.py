@@ -6,18 +6,31 @@ journal to read. So a start notices any journal that was begun and cannot be rea
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from geminga.bookie.journal.headers import USUAL_ALIGNMENT, FoundHeader, HeaderState, find_header, foreign_id
+from geminga.bookie.journal.headers import (
+    USUAL_ALIGNMENT,
+    FoundHeader,
+    HeaderState,
+    find_header,
+    foreign_id,
+    stated_groups,
+)
 from geminga.bookie.journal.journal_format import FILE_HEADERS_BYTES_MAX, FileHeader
 from geminga.bookie.journal.scan import Damage, JournalScan
 from geminga.bookie.records.file_names import JOURNAL_SUFFIX, ids_in, journal_path, parse_id
 from geminga.bookie.records.journal_position import JournalPosition
+from geminga.errors import StorageError
 from geminga.storage.disk import Disk, File
 
 # Both can be read, and both are reported: the next sector to go bad may be the copy that was used.
 _DAMAGED = (HeaderState.COPIED, HeaderState.REBUILT)
+
+
+class MisnamedJournals(StorageError):
+    """Files have the names of other journals than their headers say. Nothing was written."""
 
 
 class JournalInventory:
@@ -35,14 +48,22 @@ class JournalInventory:
         self.found: dict[int, FoundHeader] = {}
         """Paths by id, ascending."""
         self._let_go = 0
+        self._others: dict[int, int] = {}
+        """By id: the other journal whose header the file has."""
+        self._later: set[int] = set()
+        """Those of them that have groups of a journal with a greater id."""
         for journal_id in sorted(ids_in(directory, disk.list(directory), JOURNAL_SUFFIX)):
             with self.open(journal_id) as file:
                 self.found[journal_id] = find_header(file, journal_id, alignment=alignment)
                 foreign = foreign_id(file, journal_id)
+                has_groups = foreign > journal_id and any(id_ == foreign for id_, _ in stated_groups(file))
             # The earlier of the two had been released by every mark, so an index whose mark still needs it is
             # an old copy. Without this it would pass for current, and the entries it calls for be missed in
             # silence.
             if foreign:
+                self._others[journal_id] = foreign
+                if has_groups:
+                    self._later.add(journal_id)
                 self._let_go = max(self._let_go, min(foreign, journal_id))
 
     @property
@@ -60,6 +81,40 @@ class JournalInventory:
             yield file
         finally:
             file.close()
+
+    def check_names(self, mark: JournalPosition) -> None:
+        """Raise MisnamedJournals if journals from the mark on have other names than their headers say.
+
+        A crash in the preparation for reuse leaves another's header as well: an old journal has the name of
+        the one that follows on the last, or, if its new name was lost, the header of a later one, without a
+        group of it.
+        """
+        if not mark.journal_id:
+            return  # a new index, or one that is made anew: the marks say nothing of what was released
+        renamed = {
+            name: journal_id
+            for name, journal_id in self._others.items()
+            if journal_id >= mark.journal_id
+            and (name in self._later or (journal_id < name and name - 1 not in self.found))
+        }
+        if renamed:
+            lines = [
+                f"{self._directory}: journals are there under other names than their headers say. Rename "
+                "them back, and start again: all that they have is served then. Nothing was written or "
+                "deleted."
+            ]
+            for name, journal_id in renamed.items():
+                its_name = os.path.basename(self.path(journal_id))
+                there = self.found.get(journal_id)
+                copied = there is not None and journal_id not in self._others
+                advice = (
+                    f"is a copy of {its_name}, which is there: move it out of this directory, and put "
+                    f"back the file of journal {name} if there is one"
+                    if copied
+                    else f"is journal {journal_id}: its name is {its_name}"
+                )
+                lines.append(f"  {os.path.basename(self.path(name))} {advice}")
+            raise MisnamedJournals("\n".join(lines))
 
     def starts_after(self, mark: JournalPosition) -> bool:
         """Whether a later mark than this existed. Journals are released oldest first, and only after the mark

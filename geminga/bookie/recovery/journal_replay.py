@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from geminga.bookie.journal.files import JournalFiles
 from geminga.bookie.journal.inventory import JournalInventory
@@ -50,6 +50,10 @@ class JournalReplay:
     def last_id(self) -> int:
         """The greatest journal id; 0 if there is no journal, begun or not."""
         return self._inventory.last_id
+
+    def check_names(self, marks: Iterable[JournalPosition]) -> None:
+        """See `JournalInventory.check_names`; the earliest of the directories' marks counts."""
+        self._inventory.check_names(min(marks))
 
     def starts_after(self, mark: JournalPosition) -> bool:
         """Whether all directories had a later mark than this."""

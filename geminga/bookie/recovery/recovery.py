@@ -69,6 +69,9 @@ class Recovery:
         """Check the indexes, replay, flush, and start new journals. After a StorageError no journal is open;
         repeat with a new object.
         """
+        # First: by the headers under wrong names an index would pass for an old copy and be made anew.
+        for number, journal in enumerate(self._journals):
+            journal.check_names(directory.marks[number] for directory in self._directories)
         for directory in self._directories:
             # All indexes are checked before anything is replayed: a rebuild sets a directory's marks back to
             # the beginning, and the journals have to be read from the earliest mark.
