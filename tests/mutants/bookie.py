@@ -22,6 +22,14 @@ OLDER = "tests/bookie/recovery/test_older_index.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        "journals-under-other-names-count-as-unused",
+        "geminga/bookie/recovery/recovery.py",
+        "            journal.check_names(directory.marks[number] for directory in self._directories)",
+        "            pass",
+        ("tests/bookie/recovery/test_misnamed_journals.py",),
+        "that a start with journals under other names is refused",
+    ),
+    Mutant(
         "an-older-index-is-believed",
         DIRECTORY_REPLAY,
         "        self._take_uncovered()\n        # Marks and lost rows",

@@ -89,13 +89,13 @@ class JournalInventory:
         the one that follows on the last, or, if its new name was lost, the header of a later one, without a
         group of it.
         """
-        if not mark.journal_id:
-            return  # a new index, or one that is made anew: the marks say nothing of what was released
+        # The mark of a new index, or of one that is rebuilt, says nothing of what was released.
+        is_marked = mark.journal_id > 0
         renamed = {
             name: journal_id
             for name, journal_id in self._others.items()
             if journal_id >= mark.journal_id
-            and (name in self._later or (journal_id < name and name - 1 not in self.found))
+            and (name in self._later or (is_marked and journal_id < name and name - 1 not in self.found))
         }
         if renamed:
             lines = [

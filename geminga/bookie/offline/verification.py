@@ -15,6 +15,7 @@ from geminga.bookie.entry_logs.reader import EntryLogs
 from geminga.bookie.index.index_format import Row, Usage, decode_row, split_key
 from geminga.bookie.index.ledger_index import LedgerIndex, LedgerRow
 from geminga.bookie.journal.headers import HeaderState
+from geminga.bookie.journal.inventory import JournalInventory, MisnamedJournals
 from geminga.bookie.journal.scan import JournalScan
 from geminga.bookie.offline.findings import (
     ALL_ROWS,
@@ -197,6 +198,11 @@ class Verification:
         if unknown.
         """
         journals = journal_files(self.disk, directory)
+        if mark is not None:
+            try:
+                JournalInventory(self.disk, directory).check_names(mark)
+            except MisnamedJournals as error:
+                self._found(directory, None, str(error).removeprefix(f"{directory}: "))
         if mark is not None and mark.offset and mark.journal_id not in {each.journal_id for each in journals}:
             path = journal_path(directory, mark.journal_id)
             self._found(path, None, "the journal in which the index's mark lies is not there")

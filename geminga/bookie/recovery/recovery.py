@@ -69,7 +69,7 @@ class Recovery:
         """Check the indexes, replay, flush, and start new journals. After a StorageError no journal is open;
         repeat with a new object.
         """
-        # First: by the headers under wrong names an index would pass for an old copy and be made anew.
+        # First: by the headers under wrong names an index would pass for an old copy and be rebuilt.
         for number, journal in enumerate(self._journals):
             journal.check_names(directory.marks[number] for directory in self._directories)
         for directory in self._directories:

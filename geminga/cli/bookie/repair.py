@@ -19,6 +19,7 @@ from geminga.bookie.offline.held_ledgers import StoppedLedgerFiles, held_by, hel
 from geminga.bookie.offline.inspection import entry_log_ids
 from geminga.bookie.offline.verification import Verification
 from geminga.bookie.records.file_names import entry_log_path, journal_path
+from geminga.bookie.records.journal_position import JournalPosition
 from geminga.bookie.records.ledger_mapping import directory_index, needed_from
 from geminga.bookie.recovery.report import RecoveryReport, run_text
 from geminga.bookie.running.bookie import Bookie, LedgerFiles
@@ -176,6 +177,8 @@ def rebuild_index(parser: Parser, arguments: Sequence[str]) -> int:
     with directory_of(flags) as stopped:
         _refuse_absent(stopped)
         check_headers(stopped.disk, stopped.data_dir, stopped.lists, stopped.instance_id)
+        for directory in stopped.journals:
+            JournalInventory(stopped.disk, directory).check_names(JournalPosition(0, 0))
         names = stopped.ledger_records()
         old = [_put_aside(stopped, place) for place in stopped.ledgers]
         made = _rebuild(stopped, old, names)

@@ -44,3 +44,21 @@ async def test_a_start_is_refused_until_they_are_renamed_back(
     async with world.running() as bookie:
         assert bookie.recovery.entries_missing == 0
         assert bookie.last_entry_id(1) == 39
+
+
+async def test_without_an_index_a_journal_under_a_smaller_number_is_refused(
+    new_world: Callable[..., World],
+) -> None:
+    world = new_world()
+    world.settings = replace(world.settings, journal_file_bytes=2048)
+    async with world.running(close=False) as bookie:
+        world.create(bookie, 1)
+        for _ in range(40):
+            await world.add(bookie, 1, count=1)
+    last, one = sorted(world.disk.list(JOURNALS))[-1:-3:-1]
+    world.crash("keep")
+    world.lose_index()
+    rename(world, (last, "between"), (one, last), ("between", one))
+    with pytest.raises(MisnamedJournals, match=f"its name is {last}"):
+        async with world.running():
+            pass

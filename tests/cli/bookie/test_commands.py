@@ -524,6 +524,19 @@ def test_an_index_that_says_something_else_than_the_logs_is_found(
     assert call("verify", "--data-dir", data)[0] == 0
 
 
+def test_a_journal_under_another_name_is_damage(crashed: Path, call: Call) -> None:
+    journals = crashed / "bookie/journal"
+    last = max(path for path in journals.glob("*.journal") if any(path.read_bytes()[:8]))
+    other = last.with_name(f"{int(last.stem) + 3:020}.journal")
+    last.rename(other)
+    code, out, _ = call("verify", "--data-dir", crashed)
+    assert code == 1
+    assert "journals are there under other names than their headers say" in out
+    assert f"{other.name} is journal {int(last.stem)}: its name is {last.name}" in out
+    other.rename(last)
+    assert call("verify", "--data-dir", crashed)[0] == 0
+
+
 def test_a_missing_log_and_a_lost_index_are_found(data: Path, call: Call) -> None:
     (data / "bookie/entry-logs/00000000000000000001.log").unlink()
     code, out, _ = call("verify", "--data-dir", data)
