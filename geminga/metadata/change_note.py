@@ -29,35 +29,51 @@ log = logging.getLogger("geminga.metadata")
 
 CHANGE_NOTE: Final = "metadata-changes"
 """The name inside the first journal directory, beside its cookie."""
-_NOTE_BYTES_MAX = 1024
-"""Enough for `STARTS_MAX` starts."""
+_NOTE_BYTES_MAX = 4096
+"""Enough for twice `STARTS_MAX` starts."""
 _NOTE = re.compile(
     rb"(geminga change note, format (?:1|2\nstarts=([0-9a-f:,]*))\ninstance=([!-~]+)\nchanges=([0-9]{20})\n"
-    rb"(restoring\n)?)crc32=([0-9a-f]{8})\n"
+    rb"(?:restoring=([0-9a-f]+)\n)?(?:before=([0-9]+);([0-9a-f:,]*)\n)?)crc32=([0-9a-f]{8})\n"
 )
+
+
+class History(NamedTuple):
+    """How far some metadata was written, and on which way."""
+
+    changes: int
+    """By RocksDB's sequence numbers."""
+    starts: Sequence[Start] = ()
+    """The latest, the last one last; () in metadata that this version has not opened yet."""
 
 
 class Noted(NamedTuple):
     """The content of a note."""
 
     instance_id: str
-    changes: int
-    """The metadata of this instance had at least so many changes, by RocksDB's sequence numbers."""
-    is_restoring: bool = False
-    """Whether an operator's command has begun to complete metadata that lacks changes, and has not ended.
-    What it wrote counts as changes, too, so the number alone would pass for complete metadata.
+    history: History
+    """The metadata of this instance had at least so many changes."""
+    restoring: str = ""
+    """The id that an operator's command took which has begun to complete metadata and has not ended. What it
+    wrote counts as changes, too, so the number alone would pass for complete metadata.
     """
-    starts: Sequence[Start] = ()
-    """The latest starts of this metadata, the last of them the one that wrote the note. () in notes of format
-    1, and behind a command that completed metadata without starts.
-    """
+    before: History | None = None
+    """The furthest history from before a command that completed metadata, until the broker starts."""
 
 
 def encode_note(note: Noted) -> bytes:
-    starts = ",".join(f"{start.id}:{start.changes}" for start in note.starts[-STARTS_MAX:])
-    head = f"geminga change note, format 2\nstarts={starts}\ninstance={note.instance_id}\n".encode()
-    text = head + b"changes=%020d\n" % note.changes + (b"restoring\n" if note.is_restoring else b"")
-    return text + b"crc32=%08x\n" % zlib.crc32(text)
+    history, before = note.history, note.before
+    head = f"geminga change note, format 2\nstarts={_text_of(history.starts)}\ninstance={note.instance_id}\n"
+    text = f"{head}changes={history.changes:020}\n"
+    if note.restoring:
+        text += f"restoring={note.restoring}\n"
+    if before is not None:
+        text += f"before={before.changes};{_text_of(before.starts)}\n"
+    data = text.encode()
+    return data + b"crc32=%08x\n" % zlib.crc32(data)
+
+
+def _text_of(starts: Sequence[Start]) -> str:
+    return ",".join(f"{start.id}:{start.changes}" for start in starts[-STARTS_MAX:])
 
 
 def decode_note(data: bytes) -> Noted | None:
@@ -65,11 +81,19 @@ def decode_note(data: bytes) -> Noted | None:
     this one has overwritten.
     """
     found = _NOTE.match(data)
-    if found is None or int(found[6], 16) != zlib.crc32(found[1]):
+    if found is None or int(found[8], 16) != zlib.crc32(found[1]):
         return None
-    pairs = (each.split(":") for each in (found[2] or b"").decode().split(",") if each)
-    starts = tuple(Start(id_, int(changes)) for id_, changes in pairs)
-    return Noted(found[3].decode(), int(found[4]), found[5] is not None, starts)
+    return Noted(
+        found[3].decode(),
+        History(int(found[4]), _starts_in(found[2])),
+        (found[5] or b"").decode(),
+        History(int(found[6]), _starts_in(found[7])) if found[6] else None,
+    )
+
+
+def _starts_in(text: bytes | None) -> tuple[Start, ...]:
+    pairs = (each.split(":") for each in (text or b"").decode().split(",") if each)
+    return tuple(Start(id_, int(changes)) for id_, changes in pairs)
 
 
 def read_note(disk: Disk, directory: str) -> Noted | None:
@@ -86,25 +110,39 @@ def read_note(disk: Disk, directory: str) -> Noted | None:
         file.close()
 
 
-def missing_changes(note: Noted, starts: Sequence[Start], found_changes: int) -> int | None:
-    """How many of the note's changes the metadata lacks, which has `found_changes` and these starts; None if
-    each has changes that the other has never had: they are of two copies of one directory that both ran on.
+def lacking_changes(note: Noted, found: History) -> int | None:
+    """How many of the note's changes the metadata lacks, at least 1 if a command was to complete it and was
+    interrupted; None if each has changes that the other has never had: they are of two copies of one
+    directory that both ran on.
     """
-    lacking = max(0, note.changes - found_changes)
-    if not note.starts or not starts:
-        return lacking  # of an earlier version, which had no starts
-    noted = [start.id for start in note.starts]
-    common = [at for at, start in enumerate(starts) if start.id in noted]
+    known = {start.id for start in found.starts}
+    if note.restoring in known:
+        return max(1, note.history.changes - found.changes)
+    if note.before is not None and note.history.starts[-1].id not in known:
+        # Other metadata is in the place of what the command completed, and no broker has started since.
+        return _missing(note.before, found)
+    return _missing(note.history, found)
+
+
+def _missing(noted: History, found: History) -> int | None:
+    lacking = max(0, noted.changes - found.changes)
+    if not noted.starts:
+        return lacking  # of an earlier version
+    known = [start.id for start in noted.starts]
+    common = [at for at, start in enumerate(found.starts) if start.id in known]
     if not common:
-        # Metadata of more starts ago than the note has, or of another copy. All of the older one's changes
-        # came before the first start that is noted.
-        return lacking if found_changes <= note.starts[0].changes else None
+        # Metadata of an earlier version, of more starts ago than are noted, or of another copy. The older
+        # one's changes all came before the first start that is noted.
+        return lacking if found.changes <= noted.starts[0].changes else None
     last = common[-1]
-    if last == len(starts) - 1:
-        return lacking  # the broker of the note began where this metadata ends, or is the same
-    is_last_noted = noted[-1] == starts[last].id
+    following = known.index(found.starts[last].id) + 1
+    if last == len(found.starts) - 1:
+        # The noted history goes on where this metadata ends, or parted from it before.
+        is_ahead = following < len(known) and found.changes > noted.starts[following].changes
+        return None if is_ahead else lacking
     # The metadata went on: behind all that is noted, or beside it.
-    return 0 if is_last_noted and starts[last + 1].changes >= note.changes else None
+    is_behind = following == len(known) and found.starts[last + 1].changes >= noted.changes
+    return 0 if is_behind else None
 
 
 def replace_note(disk: Disk, directory: str, note: Noted) -> None:
@@ -119,7 +157,8 @@ class ChangeNote:
         self._disk = disk
         self._directory = directory
         self._path = f"{directory}/{CHANGE_NOTE}"
-        self._note = Noted(instance_id, 0, starts=starts)
+        self._instance_id = instance_id
+        self._starts = starts
         self._file: File | None = None
         self._identity: tuple[int, int] | None = None
         self._has_warned = False
@@ -132,7 +171,8 @@ class ChangeNote:
             if self._file is None or self._disk.identity(self._path) != self._identity:
                 self._open()
             assert self._file is not None
-            self._file.pwrite(0, encode_note(self._note._replace(changes=changes)))
+            noted = Noted(self._instance_id, History(changes, self._starts))
+            self._file.pwrite(0, encode_note(noted))
         except StorageError as error:
             if not self._has_warned:
                 self._has_warned = True

@@ -93,9 +93,13 @@ def starts_of(store: MetadataStore) -> Sequence[Start]:
     return decode(StartsRecord, stored.value, StartsRecord.path).starts if stored is not None else ()
 
 
-def with_new_start(starts: Sequence[Start], found_changes: int) -> list[Start]:
-    """The starts with one that begins now, when the metadata was opened with so many changes."""
-    return [*starts, Start(secrets.token_hex(8), found_changes)][-STARTS_MAX:]
+def new_start_id() -> str:
+    return secrets.token_hex(8)
+
+
+def with_new_start(starts: Sequence[Start], id_: str, found_changes: int) -> list[Start]:
+    """The starts with this one, at which the metadata was opened with so many changes."""
+    return [*starts, Start(id_, found_changes)][-STARTS_MAX:]
 
 
 async def record_starts(store: MetadataStore, starts: Sequence[Start]) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from geminga.bookie.index.database import NOTE
@@ -35,9 +35,9 @@ from geminga.bookie.running.foreign_files import check_headers, instance_in
 from geminga.errors import CorruptData, StorageError
 from geminga.managed_ledger.unrecorded import Comparison, compare, deleted_by_topic, ledgers_by_topic
 from geminga.metadata.bookie_directories import recorded_directories
-from geminga.metadata.change_note import missing_changes, read_note
+from geminga.metadata.change_note import History, lacking_changes, read_note
 from geminga.metadata.instance import starts_of
-from geminga.metadata.records import InstanceRecord, decode
+from geminga.metadata.records import InstanceRecord, LedgerRecord, decode, ledger_path
 from geminga.metadata.store import MetadataStore
 from geminga.storage.disk import Disk
 from geminga.storage.key_value import RocksKeyValue
@@ -121,7 +121,7 @@ def look_at(disk: Disk, data_dir: str, wanted: DirectoryLists) -> Directories:
             # would mix the topics of two data directories.
             check_owners(disk, data_dir, lists, instance_id)
             assert values is not None
-            missing, is_restoring = lacking_changes(disk, data_dir, lists, instance_id, values)
+            missing, is_restoring = changes_missing(disk, data_dir, lists, instance_id, values)
         # Before any record of theirs is read: they may be another broker's, or all at wrong places.
         check_headers(disk, data_dir, lists, instance_id)
         cache = BlockCache(_CACHE_BYTES)
@@ -134,10 +134,25 @@ def look_at(disk: Disk, data_dir: str, wanted: DirectoryLists) -> Directories:
         ]
         held = held_ledgers(disk, [absolute(data_dir, name) for name in lists.journals], ledgers)
         found = compare(held, metadata)._replace(changes_missing=missing)
+        # Metadata of a copy that ran on may have too few changes to be told by the note, and what is advised
+        # for older metadata would serve its ledgers under wrong topics.
+        names = names_of(disk, data_dir, lists) if found.is_behind else {}
+        if metadata is not None and _records_other_topics(metadata, names):
+            raise PartedHistories(_parted_text(disk, data_dir, lists))
         return Directories(lists, held, found, lost, is_restoring)
 
 
-def lacking_changes(
+def _records_other_topics(metadata: MetadataStore, names: Mapping[int, LedgerName]) -> bool:
+    """Whether a ledger has another topic by its record than by the bookie's files."""
+    for ledger_id, name in names.items():
+        path = ledger_path(ledger_id)
+        stored = metadata.get(path) if name.topic else None
+        if stored is not None and decode(LedgerRecord, stored.value, path).topic != name.topic:
+            return True
+    return False
+
+
+def changes_missing(
     disk: Disk, data_dir: str, lists: DirectoryLists, instance_id: str, metadata: RocksKeyValue
 ) -> tuple[int, bool]:
     """How many changes the metadata lacks by the change note, and whether a command that was to complete it
@@ -146,11 +161,11 @@ def lacking_changes(
     noted = read_note(disk, absolute(data_dir, lists.journals[0]))
     if noted is None or noted.instance_id != instance_id:
         return 0, False
-    lacking = missing_changes(noted, starts_of(MetadataStore(metadata)), metadata.found_changes)
+    starts = starts_of(MetadataStore(metadata))
+    lacking = lacking_changes(noted, History(metadata.found_changes, starts))
     if lacking is None:
-        raise PartedHistories(_parted_text(data_dir, lists))
-    # An interrupted command has changed the metadata, too: its changes count as none.
-    return max(int(noted.is_restoring), lacking), noted.is_restoring
+        raise PartedHistories(_parted_text(disk, data_dir, lists))
+    return lacking, noted.restoring in {start.id for start in starts}
 
 
 def _metadata_values(disk: Disk, path: str, opened: contextlib.ExitStack) -> RocksKeyValue | None:
@@ -276,14 +291,17 @@ def _lost_flags(data_dir: str, lists: DirectoryLists, cluster: str) -> str:
     return flags
 
 
-def _parted_text(data_dir: str, lists: DirectoryLists) -> str:
+def _parted_text(disk: Disk, data_dir: str, lists: DirectoryLists) -> str:
     metadata, journals = os.path.join(data_dir, METADATA), absolute(data_dir, lists.journals[0])
+    kept = f"{metadata}.old-1"
+    saved = f" ({kept} is from before a command that changed it)" if disk.exists(kept) else ""
     return (
         f"{metadata} and {journals} are of two copies of one data directory that both ran on: by the note "
-        "beside the journals each has changes that the other never had. One ledger id has different messages "
-        "in them, which would be served under wrong topics. Nothing was written. Put back the directory that "
-        f"was exchanged, and start again. If the right metadata is lost, move {metadata} to another place, "
-        "and start again: the broker names the command that brings the messages back under their topics"
+        "beside the journals each has changes that the other never had. One ledger id may have different "
+        "messages in them, which would be served under wrong topics. Nothing was written. Put back the "
+        f"directory that was exchanged{saved}, and start again. Only if the right metadata is lost, move "
+        f"{metadata} to another place, and start again: the broker names the command that brings the "
+        "messages back under their topics, without their subscriptions and policies"
     )
 
 

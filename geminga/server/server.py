@@ -55,6 +55,7 @@ from geminga.metadata.change_note import ChangeNote
 from geminga.metadata.instance import (
     ForeignDirectory,
     check_instance,
+    new_start_id,
     record_starts,
     starts_of,
     with_new_start,
@@ -252,7 +253,7 @@ async def _serve(
                 config, disk, data_dir, metadata, instance, block_cache, held, index_of
             )
             # Behind the opening of the bookie, which has claimed and locked the directory.
-            starts = with_new_start(starts_of(metadata), metadata_values.found_changes)
+            starts = with_new_start(starts_of(metadata), new_start_id(), metadata_values.found_changes)
             note = ChangeNote(disk, absolute(data_dir, lists.journals[0]), instance.instance_id, starts)
             held.callback(note.close)
             metadata.call_on_synced(lambda: note.write(metadata_values.synced_changes))

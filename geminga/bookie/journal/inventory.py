@@ -7,7 +7,7 @@ journal to read. So a start notices any journal that was begun and cannot be rea
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from geminga.bookie.journal.headers import (
@@ -83,7 +83,8 @@ class JournalInventory:
             file.close()
 
     def check_names(self, mark: JournalPosition) -> None:
-        """Raise MisnamedJournals if journals from the mark on have other names than their headers say.
+        """Raise MisnamedJournals if journals from the mark on have other names than their headers say. The
+        text has the steps that name them right.
 
         A crash in the preparation for reuse leaves another's header as well: an old journal has the name of
         the one that follows on the last, or, if its new name was lost, the header of a later one, without a
@@ -91,30 +92,35 @@ class JournalInventory:
         """
         # The mark of a new index, or of one that is rebuilt, says nothing of what was released.
         is_marked = mark.journal_id > 0
-        renamed = {
-            name: journal_id
+        needed = is_marked and [
+            (name, journal_id)
             for name, journal_id in self._others.items()
-            if journal_id >= mark.journal_id
-            and (name in self._later or (is_marked and journal_id < name and name - 1 not in self.found))
-        }
-        if renamed:
-            lines = [
-                f"{self._directory}: journals are there under other names than their headers say. Rename "
-                "them back, and start again: all that they have is served then. Nothing was written or "
-                "deleted."
-            ]
-            for name, journal_id in renamed.items():
-                its_name = os.path.basename(self.path(journal_id))
-                there = self.found.get(journal_id)
-                copied = there is not None and journal_id not in self._others
-                advice = (
-                    f"is a copy of {its_name}, which is there: move it out of this directory, and put "
-                    f"back the file of journal {name} if there is one"
-                    if copied
-                    else f"is journal {journal_id}: its name is {its_name}"
-                )
-                lines.append(f"  {os.path.basename(self.path(name))} {advice}")
-            raise MisnamedJournals("\n".join(lines))
+            if mark.journal_id <= journal_id < name
+        ]
+        if self._later or (needed and not all(self._was_prepared(*each) for each in needed)):
+            # Those that were released as well: they may have the name of one that is needed.
+            wrong = {
+                name: journal_id
+                for name, journal_id in self._others.items()
+                if journal_id < name or name in self._later
+            }
+            names = {
+                os.path.basename(self.path(name)): os.path.basename(self.path(journal_id))
+                for name, journal_id in sorted(wrong.items())
+            }
+            steps = _renames(names, {os.path.basename(self.path(name)) for name in self.found})
+            raise MisnamedJournals(
+                f"{self._directory}: journals are there under other names than their headers say. Do this "
+                "there, in this order, and start again: all that they have is served then. Nothing was "
+                "written or deleted.\n" + "\n".join(f"  {step}" for step in steps)
+            )
+
+    def _was_prepared(self, name: int, journal_id: int) -> bool:
+        """Whether the file may be one that was released and prepared for reuse, although the mark still needs
+        it: then the index is an older copy. The oldest one gets the name behind the last.
+        """
+        own = self.found.keys() - self._others.keys()
+        return name - 1 in own and journal_id < min(own)
 
     def starts_after(self, mark: JournalPosition) -> bool:
         """Whether a later mark than this existed. Journals are released oldest first, and only after the mark
@@ -236,3 +242,24 @@ class JournalInventory:
 
     def _from(self, mark: JournalPosition) -> dict[int, FoundHeader]:
         return {id_: found for id_, found in self.found.items() if id_ >= mark.journal_id}
+
+
+def _renames(wrong: Mapping[str, str], existing: Collection[str]) -> Iterator[str]:
+    """The steps that give these files their right names, and overwrite none of the existing ones."""
+    taken, todo = set(existing), dict(wrong)
+    while todo:
+        name = next((each for each, right in todo.items() if right not in taken), "")
+        if name:
+            yield f"mv {name} {todo[name]}"
+            taken.add(todo[name])
+        elif name := next((each for each, right in todo.items() if right not in todo), ""):
+            yield (
+                f"{name} is a copy of {todo[name]}, which is there: move it out of this directory, and put "
+                "back the right file of its name if there is one"
+            )
+        else:  # they have each other's names
+            name, right = next(iter(todo.items()))
+            yield f"mv {name} {name}.moved"
+            todo[f"{name}.moved"] = right
+        del todo[name]
+        taken.discard(name)

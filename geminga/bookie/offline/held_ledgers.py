@@ -68,7 +68,7 @@ class HeldLedgers(NamedTuple):
 
 def held_ledgers(disk: Disk, journals: Sequence[str], ledgers: Sequence[StoppedLedgerFiles]) -> HeldLedgers:
     """The ledgers in these directories, which are in the order of the bookie's lists. A missing directory
-    counts as empty. Blocking. Raises StorageError if a file cannot be read.
+    counts as empty. Blocking. Raises StorageError if a file cannot be read; MisnamedJournals.
     """
     inventories = [
         JournalInventory(disk, path) if disk.exists(path := journal_directory(directory)) else None
@@ -77,6 +77,7 @@ def held_ledgers(disk: Disk, journals: Sequence[str], ledgers: Sequence[StoppedL
     directories = [_Directory(disk, files, len(journals), inventories) for files in ledgers]
     for number, inventory in enumerate(inventories):
         if inventory is not None:
+            inventory.check_names(min(each.index_marks[number] for each in directories))
             _add_unflushed(inventory, number, directories)
     for each in directories:
         each.compare()
@@ -119,11 +120,12 @@ class _Directory:
         self.unindexed: list[Run] = []
         self._in_journals: dict[int, EntryRanges] = {}
         """The entries of the ledgers in `unindexed` that are behind the marks."""
-        self.marks = (NOWHERE,) * journals
+        self.marks = self.index_marks = (NOWHERE,) * journals
         index = _readable(files.key_value, journals)
         self.outrun = False
         self.made_anew = index is None or not any(index.marks[0]) or bool(index.rebuild_reason)
         if index is not None:
+            self.index_marks = index.marks
             self.aside, self.deleted = index.in_state(ASIDE), index.in_state(DELETED)
             self.outrun = any(index.marks[0]) and any(
                 inventory is not None and inventory.starts_after(mark)

@@ -42,7 +42,7 @@ from geminga.metadata import ledger_topics, records
 from geminga.metadata.bookie_directories import recorded_directories
 from geminga.metadata.records import InstanceRecord, LedgerRecord, ManagedLedgerRecord
 from geminga.metadata.store import MetadataStore
-from geminga.server.metadata_check import METADATA, lacking_changes
+from geminga.server.metadata_check import METADATA, changes_missing
 from geminga.server.server import BOOKIE
 from geminga.storage.disk import RealDisk
 from geminga.storage.disk_errors import DirectoryInUse
@@ -205,12 +205,12 @@ class StoppedBookie:
             self._metadata, self._metadata_values = MetadataStore(values), values
         return self._metadata
 
-    def lacking_changes(self) -> int:
+    def changes_missing(self) -> int:
         """How many changes the metadata lacks, by the note beside the journals. Raises PartedHistories."""
         if self.metadata_damage or self._opened_metadata() is None:
             return 0
         assert self._metadata_values is not None
-        return lacking_changes(self.disk, self.data_dir, self.lists, self.instance_id, self._metadata_values)[
+        return changes_missing(self.disk, self.data_dir, self.lists, self.instance_id, self._metadata_values)[
             0
         ]
 

@@ -114,7 +114,7 @@ def verify(parser: Parser, arguments: Sequence[str]) -> int:
 def _check_changes(stopped: StoppedBookie, verification: Verification) -> None:
     path = os.path.join(stopped.data_dir, METADATA)
     try:
-        if lacking := stopped.lacking_changes():
+        if lacking := stopped.changes_missing():
             text = f"it lacks its last {lacking} changes, by the note beside the journals"
             verification.add(Finding(path, None, text))
     except PartedHistories as error:

@@ -32,8 +32,14 @@ from geminga.managed_ledger.restore import Merged, Restorer, StoredLedgers, topi
 from geminga.managed_ledger.unrecorded import TOPICS_NAMED_MAX, Comparison, compare, ranges_text, topic_text
 from geminga.metadata import records
 from geminga.metadata.bookie_directories import record_directories, recorded_directories
-from geminga.metadata.change_note import Noted, read_note, replace_note
-from geminga.metadata.instance import check_instance, starts_of
+from geminga.metadata.change_note import History, Noted, read_note, replace_note
+from geminga.metadata.instance import (
+    check_instance,
+    new_start_id,
+    record_starts,
+    starts_of,
+    with_new_start,
+)
 from geminga.metadata.records import BookieDirectoriesRecord
 from geminga.metadata.store import MetadataStore
 from geminga.server.failure import storage_error
@@ -152,10 +158,22 @@ class _Open(NamedTuple):
         return sorted({*self.found.unrecorded, *self.found.doubtful, *self.found.aside})
 
 
+class _Command(NamedTuple):
+    """A command that changes the metadata."""
+
+    id: str
+    """As that of a start."""
+    before: History | None
+    """What the note said of the metadata before any such command."""
+
+
 @asynccontextmanager
-async def _opened(stopped: StoppedBookie, cluster: str | None) -> AsyncIterator[_Open]:
+async def _opened(
+    stopped: StoppedBookie, cluster: str | None, command: _Command | None = None
+) -> AsyncIterator[_Open]:
     """Everything that waits in the journals is in entry logs. A lost record of the instance or of its
-    directories is there again; `cluster` is None for the one that is recorded, or the default.
+    directories is there again; `cluster` is None for the one that is recorded, or the default. `command` is
+    what changes the metadata.
     """
     disk = stopped.disk
     metadata_path = os.path.join(stopped.data_dir, METADATA)
@@ -182,6 +200,8 @@ async def _opened(stopped: StoppedBookie, cluster: str | None) -> AsyncIterator[
                 now_ms=RealClock().now_ms(),
                 new_id=stopped.instance_id or _instance_in(indexes),
             )
+            if command is not None:
+                await _record_command(store, command.id, values.found_changes)
             if stopped.lists != DirectoryLists() and recorded_directories(store) is None:
                 made = BookieDirectoriesRecord(
                     journals=list(stopped.lists.journals), ledgers=list(stopped.lists.ledgers)
@@ -198,14 +218,21 @@ async def _opened(stopped: StoppedBookie, cluster: str | None) -> AsyncIterator[
 
             def accept_metadata() -> None:
                 values.flush()
-                directory = absolute(stopped.data_dir, stopped.lists.journals[0])
-                noted = Noted(instance.instance_id, values.synced_changes, starts=starts_of(store))
-                replace_note(disk, directory, noted)
+                history = History(values.synced_changes, starts_of(store))
+                noted = Noted(instance.instance_id, history, before=command.before if command else None)
+                replace_note(disk, _note_directory(stopped), noted)
 
             found = compare(everything, store)
             yield _Open(bookie, store, found, everything.last_id, instance.cluster, accept_metadata)
             await bookie.close()
             nursery.cancel_scope.cancel()
+
+
+async def _record_command(store: MetadataStore, id_: str, found_changes: int) -> None:
+    """So that a start tells what the command has changed from what it was."""
+    starts = starts_of(store)
+    if id_ not in {start.id for start in starts}:  # else an interrupted command is repeated
+        await record_starts(store, with_new_start(starts, id_, found_changes))
 
 
 def _instance_in(indexes: Sequence[IndexDatabase]) -> str | None:
@@ -223,14 +250,12 @@ def _recorded_cluster(store: MetadataStore) -> str:
 async def _change(
     stopped: StoppedBookie, flags: argparse.Namespace, names: dict[int, LedgerName], changes_missing: int
 ) -> int:
+    command = None
     if flags.action != "delete":
         kept = await stopped.disk.run(_copy_metadata, stopped)
         print(f"the metadata as it was is kept in {kept}; delete it when all is well")
-        if changes_missing:
-            # Before the first change: without it the changes of a command that was interrupted would pass for
-            # those that are missing, and the next start would serve topics that nothing keeps yet.
-            await stopped.disk.run(_note_restoring, stopped)
-    async with _opened(stopped, flags.cluster) as opened:
+        command = await stopped.disk.run(_begin, stopped)
+    async with _opened(stopped, flags.cluster, command) as opened:
         wanted = sorted({*opened.unknown} & {*flags.ledgers}) if flags.ledgers else opened.unknown
         if flags.action == "delete":
             return await _delete(opened, wanted)
@@ -369,11 +394,21 @@ async def _purpose(bookie: Bookie, ledger_id: int) -> str:
     return ""
 
 
-def _note_restoring(stopped: StoppedBookie) -> None:
-    directory = absolute(stopped.data_dir, stopped.lists.journals[0])
+def _begin(stopped: StoppedBookie) -> _Command:
+    """Before the first change: without a note the changes of a command that was interrupted would pass for
+    those that are missing, and the next start would serve topics that nothing keeps yet.
+    """
+    directory = _note_directory(stopped)
     noted = read_note(stopped.disk, directory)
-    assert noted is not None, "the note says that changes are missing"
-    replace_note(stopped.disk, directory, noted._replace(is_restoring=True))
+    if noted is None or noted.instance_id != stopped.instance_id:
+        return _Command(new_start_id(), None)
+    command = _Command(noted.restoring or new_start_id(), noted.before or noted.history)
+    replace_note(stopped.disk, directory, noted._replace(restoring=command.id))
+    return command
+
+
+def _note_directory(stopped: StoppedBookie) -> str:
+    return absolute(stopped.data_dir, stopped.lists.journals[0])
 
 
 def _copy_metadata(stopped: StoppedBookie) -> str:

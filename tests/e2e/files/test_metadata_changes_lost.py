@@ -134,7 +134,58 @@ def test_a_restore_that_was_interrupted_is_asked_for_again(
         patch.setattr(Restorer, "restore", write_and_fail)
         assert main(arguments) in (EXIT_FAILED, 130)
     assert "was interrupted: repeat it" in refused(data_dir)
+    put_back(killed, data_dir)
+    with BrokerProcess(data_dir, settings=SETTINGS) as broker:
+        subscriptions = Admin(broker.endpoints.web_url).get(f"{TOPICS}/orders/subscriptions").json()
+    assert subscriptions == ["keeper"], "the right metadata lacks nothing, whatever was interrupted before"
+
+
+@pytest.mark.parametrize("cut_at", [*CHANGES, ""])
+def test_behind_a_restore_other_metadata_is_judged_by_what_was_before(
+    killed: Killed, tmp_path: Path, cut_at: str
+) -> None:
+    """A copy that is older still is refused, and the right metadata is not."""
+    data_dir = tmp_path / "data"
+    shutil.copytree(killed.data_dir, data_dir)
+    if cut_at == "retention":
+        shutil.rmtree(data_dir / "metadata")
+    else:
+        os.truncate(wal_of(data_dir), killed.lengths["subscription"])
+    restore = ["bookie", "unrecorded", "restore", "--data-dir", str(data_dir)]
+    assert main(restore) == 0
+    put_back(killed, data_dir)
+    if cut_at:
+        os.truncate(wal_of(data_dir), killed.lengths[cut_at])
+        assert "It lacks its last" in refused(data_dir)
+        assert main(restore) == 0
+    with BrokerProcess(data_dir, settings=SETTINGS) as broker:
+        subscriptions = Admin(broker.endpoints.web_url).get(f"{TOPICS}/orders/subscriptions").json()
+    assert ("keeper" in subscriptions) == (cut_at != "subscription")
+    assert (HOLDER in subscriptions) == (cut_at != "")
+
+
+async def _fail(*_: Any, **__: Any) -> None:
+    raise StorageError("no space")
+
+
+def put_back(killed: Killed, data_dir: Path) -> None:
+    shutil.rmtree(data_dir / "metadata")
+    shutil.copytree(killed.data_dir / "metadata", data_dir / "metadata")
+
+
+def test_a_restore_that_was_interrupted_may_be_repeated(killed: Killed, tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    shutil.copytree(killed.data_dir, data_dir)
+    os.truncate(wal_of(data_dir), killed.lengths["compaction"])
+    disk, arguments = RealDisk(), ["bookie", "unrecorded", "restore", "--data-dir", str(data_dir)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Restorer, "restore", _fail)
+        assert main(arguments) == EXIT_FAILED
     assert main(arguments) == 0
+    noted = read_note(disk, str(data_dir / "bookie"))
+    assert noted is not None
+    assert not noted.restoring
+    assert noted.before is not None
     with BrokerProcess(data_dir, settings=SETTINGS) as broker:
         subscriptions = Admin(broker.endpoints.web_url).get(f"{TOPICS}/orders/subscriptions").json()
     assert "geminga-restored" in subscriptions
@@ -169,11 +220,11 @@ def test_a_note_that_a_power_cut_left_changes_nothing(killed: Killed, tmp_path: 
     path = data_dir / "bookie" / CHANGE_NOTE
     noted = read_note(disk, str(path.parent))
     assert noted is not None
-    whole, older = path.read_bytes(), encode_note(noted._replace(changes=1))
+    whole, older = path.read_bytes(), encode_note(noted._replace(history=noted.history._replace(changes=1)))
     path.write_bytes({"torn": whole[:-9] + older[-9:], "older": older, "gone": b""}[state])
     assert (read_note(disk, str(path.parent)) is not None) == (state == "older")
     with BrokerProcess(data_dir) as broker:
         run_client(broker, "consume", TOPIC, "-s", "keeper", "-n", "4", "--timeout", "9s")
     after = read_note(disk, str(path.parent))
     assert after is not None
-    assert after.changes > noted.changes
+    assert after.history.changes > noted.history.changes
