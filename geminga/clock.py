@@ -53,6 +53,10 @@ class Clock(Protocol):
         """I/O time, in seconds from an arbitrary start. Works outside trio too."""
         ...
 
+    def step_ms(self) -> int:
+        """The length of the step that a jump is taking now, if it passes due times on the way; else 0."""
+        ...
+
     def worker(self, name: str) -> Worker | None:
         """For a task that acts on message time, if jumps of the clock wait for it; else None."""
         ...
@@ -73,6 +77,9 @@ class RealClock:
 
     def monotonic_s(self) -> float:
         return time.monotonic()
+
+    def step_ms(self) -> int:
+        return 0
 
     def worker(self, name: str) -> None:
         return None
@@ -98,6 +105,9 @@ class TrioClock:
 
     def monotonic_s(self) -> float:
         return trio.current_time()
+
+    def step_ms(self) -> int:
+        return 0
 
     def worker(self, name: str) -> None:
         return None
@@ -174,6 +184,7 @@ class VirtualClock:
         self._offset_ms = offset_ms
         self._reached_ms = reached_ms
         self._is_held = False
+        self._step_ms = 0
         self._alarms: list[tuple[int, int, Alarm]] = []
         self._alarm_number = 0
         self._working: set[Worker] = set()
@@ -208,6 +219,9 @@ class VirtualClock:
         """I/O time, which no jump moves."""
         return time.monotonic()
 
+    def step_ms(self) -> int:
+        return self._step_ms
+
     # -- moving it ------------------------------------------------------------------------------------------
 
     @property
@@ -237,12 +251,16 @@ class VirtualClock:
     def let_go(self, offset_ms: int) -> None:
         """End `held`, so far ahead of the machine's clock; it never goes back."""
         self._is_held = False
+        self._step_ms = 0
         self._offset_ms = offset_ms
 
     def move_to(self, at_ms: int) -> None:
         """Show `at_ms`, if that is not past, and wake the tasks whose time has come."""
         assert self._is_held
-        now_ms = self._reached_ms = max(self._reached_ms, at_ms)
+        from_ms = self._reached_ms
+        now_ms = self._reached_ms = max(from_ms, at_ms)
+        next_ms = self.next_alarm_ms()
+        self._step_ms = now_ms - from_ms if next_ms is not None and next_ms < now_ms else 0
         alarms = self._alarms
         while alarms and (alarms[0][2].call is None or alarms[0][0] <= now_ms):
             _, _, alarm = heapq.heappop(alarms)

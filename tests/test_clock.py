@@ -79,6 +79,23 @@ def test_alarms_go_off_in_order_and_once(wall: Wall) -> None:
     assert clock.next_alarm_ms() is None
 
 
+def test_a_step_is_a_move_past_an_alarm(wall: Wall) -> None:
+    clock = VirtualClock()
+    began_ms = clock.now_ms()
+    for due_ms in (100, 200, 300):
+        clock.alarm(began_ms + due_ms, lambda: None)
+    with clock.held():
+        clock.move_to(began_ms + 100)
+        assert clock.step_ms() == 0, "it stopped at the alarm"
+        clock.move_to(began_ms + 250)
+        assert clock.step_ms() == 150
+        clock.move_to(began_ms + 299)
+        assert clock.step_ms() == 0, "nothing was due on the way"
+        clock.move_to(began_ms + 301)
+        assert clock.step_ms() == 2
+    assert clock.step_ms() == 0, "the move is over"
+
+
 def test_cancelled_alarms_are_forgotten(wall: Wall) -> None:
     """A subscription that each publish wakes makes and cancels one each time."""
     clock = VirtualClock()

@@ -34,8 +34,10 @@ COLUMNS: Final = (
     "publish_time_ms",
     "sequence_id",
     "early_ms",
+    "step_ms",
 )
 COLUMNS_OF_VERSION_1: Final = COLUMNS[:13]
+COLUMNS_OF_VERSION_2: Final = COLUMNS[:14]
 TABLES: Final = ("topic", "subscription", "client")
 ABSENT: Final[Mapping[str, int]] = {
     "topic": -1,

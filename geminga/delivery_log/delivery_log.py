@@ -92,6 +92,7 @@ class DeliveryLog:
         self._more_written = trio.Event()
         self._is_failing = False
         self.now_ms = clock.now_ms
+        self._step_ms = clock.step_ms
 
     # -- noting ----------------------------------------------------------------------------------------------
 
@@ -122,19 +123,19 @@ class DeliveryLog:
             producer, sequence_id = context.producer.name, context.sequence_id
             messages, deliver_at_ms, publish_ms = noted_of(context.parsed)
             head = (PUBLISHED, now_ms, topic, None, producer, ledger_id, entry_id, -1)
-            events.append((*head, messages, 0, deliver_at_ms, publish_ms, sequence_id, 0))
+            events.append((*head, messages, 0, deliver_at_ms, publish_ms, sequence_id, 0, 0))
         self.note_all(events)
 
     def duplicate(self, topic: str, producer: str, sequence_id: int, messages: int) -> None:
         now_ms = self.now_ms()
-        self.note((DUPLICATE, now_ms, topic, None, producer, 0, 0, -1, messages, 0, 0, 0, sequence_id, 0))
+        self.note((DUPLICATE, now_ms, topic, None, producer, 0, 0, -1, messages, 0, 0, 0, sequence_id, 0, 0))
 
     def of_topic(self, name: str) -> DeliveryLog | None:
         """The log for the events of a topic; None if they are not logged."""
         return None if name == self._own_topic else self
 
     def subscription(self, topic: str, name: str, due_times: DueTimes) -> SubscriptionNotes:
-        return SubscriptionNotes(self.note_all, self.now_ms, topic, name, due_times)
+        return SubscriptionNotes(self.note_all, self.now_ms, self._step_ms, topic, name, due_times)
 
     # -- what is written -------------------------------------------------------------------------------------
 
@@ -159,7 +160,7 @@ class DeliveryLog:
         if the directory cannot be used.
         """
         await self._disk.run(self._begin_file, self.now_ms())
-        self.note((OPENED, self.now_ms(), None, None, None, 0, 0, -1, 0, 0, 0, 0, -1, 0))
+        self.note((OPENED, self.now_ms(), None, None, None, 0, 0, -1, 0, 0, 0, 0, -1, 0, 0))
         task_status.started()
         while not (self._closing and not self._events):
             if not self._closing:
@@ -176,7 +177,7 @@ class DeliveryLog:
         after `CLOSE_SECONDS`.
         """
         if not self._closing:
-            self.note((CLOSED, self.now_ms(), None, None, None, 0, 0, -1, 0, 0, 0, 0, -1, 0))
+            self.note((CLOSED, self.now_ms(), None, None, None, 0, 0, -1, 0, 0, 0, 0, -1, 0, 0))
             self._closing = True
             self._wake.set()
         with trio.move_on_after(CLOSE_SECONDS):
@@ -209,7 +210,7 @@ class DeliveryLog:
         missed, self._missed = self._missed, 0
         count = missed + len(events)
         if missed:
-            events.append((MISSED, events[-1][1], None, None, None, 0, 0, -1, missed, 0, 0, 0, -1, 0))
+            events.append((MISSED, events[-1][1], None, None, None, 0, 0, -1, missed, 0, 0, 0, -1, 0, 0))
         return events, count
 
     def _failed(self, count: int, error: StorageError) -> None:

@@ -2,13 +2,13 @@
 `docs/formats/delivery-log.md` is the page for people.
 
     file    := file head (64 bytes) | segment*
-    segment := head (40 bytes) | table * 3 | column * 14
+    segment := head (40 bytes) | table * 3 | column * 15
     table   := strings u32 | (size u16 | UTF-8) * strings
     column  := form u8 | width u8 | least i64 | code (width bytes, unsigned) * events
 
 All integers are little-endian. A segment is self-contained: it has the names of its events, so files can be
-cut between segments and read in any order. Version 1 had 13 columns; it is read, and no longer written.
-Reading and writing need numpy; nothing here does I/O.
+cut between segments and read in any order. Version 1 had 13 columns and version 2 had 14; both are read, and
+no longer written. Reading and writing need numpy; nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from geminga.delivery_log.columns_format import (
     ABSENT,
     COLUMNS,
     COLUMNS_OF_VERSION_1,
+    COLUMNS_OF_VERSION_2,
     DTYPES,
     NAME_BYTES_MAX,
     TABLES,
@@ -40,15 +41,19 @@ from geminga.limits import MIB
 
 __all__ = ["ABSENT", "COLUMNS", "DTYPES", "NAME_BYTES_MAX", "TABLES", "Column"]
 
-VERSION: Final = 2
-VERSIONS: Final = (1, 2)
+VERSION: Final = 3
+VERSIONS: Final = (1, 2, 3)
 """The versions that can be read."""
 FILE_MAGIC: Final = b"GEMDLOG\0"
 _FILE_HEAD: Final = struct.Struct("<8sIQqI")
 """magic | version | file number | opened, ms | crc of what is before it"""
 FILE_HEAD_BYTES: Final = 64
-SEGMENT_MAGIC: Final = b"GDL2"
-SEGMENT_MAGICS: Final = {b"GDL1": COLUMNS_OF_VERSION_1, SEGMENT_MAGIC: COLUMNS}
+SEGMENT_MAGIC: Final = b"GDL3"
+SEGMENT_MAGICS: Final = {
+    b"GDL1": COLUMNS_OF_VERSION_1,
+    b"GDL2": COLUMNS_OF_VERSION_2,
+    SEGMENT_MAGIC: COLUMNS,
+}
 """The columns of a segment, by its version."""
 _SEGMENT_HEAD: Final = struct.Struct("<4sIIIQqq")
 """magic | crc of all after it | bytes of the segment | events | number in the file | first and last ms"""
@@ -120,7 +125,8 @@ class Segment(NamedTuple):
     clients: list[str]
     columns: dict[str, Column]
     """By the names in `COLUMNS`, of the types in `DTYPES`, each with `head.events` values. `topic`,
-    `subscription` and `client` are indexes into the lists above. Version 1 has no `early_ms`.
+    `subscription` and `client` are indexes into the lists above. Version 1 has no `early_ms`, and
+    only version 3 has `step_ms`.
     """
 
 

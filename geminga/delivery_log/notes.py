@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from geminga.managed_ledger.chain.entry import Entry
     from geminga.wire.peek import Peek
 
-Event = tuple[int, int, str | None, str | None, str | None, int, int, int, int, int, int, int, int, int]
+Event = tuple[int, int, str | None, str | None, str | None, int, int, int, int, int, int, int, int, int, int]
 
 OPENED, PUBLISHED, DISPATCHED, ACKED, ACKED_UP_TO, SKIPPED_UP_TO = range(1, 7)
 SUBSCRIBED, UNSUBSCRIBED, SOUGHT, DUPLICATE, MISSED, CLOSED, RELEASED = range(7, 14)
@@ -59,20 +59,22 @@ class PublishedEntry(Protocol):
 class SubscriptionNotes:
     """Notes the events of one subscription."""
 
-    __slots__ = ("_due_times", "_name", "_note_all", "_now_ms", "_topic")
+    __slots__ = ("_due_times", "_name", "_note_all", "_now_ms", "_step_ms", "_topic")
 
     def __init__(
         self,
         note_all: Callable[[Iterable[Event]], None],
         now_ms: Callable[[], int],
+        step_ms: Callable[[], int],
         topic: str,
         name: str,
         due_times: DueTimes,
     ) -> None:
-        """`note_all` takes events in the order in which they happen."""
+        """`note_all` takes events in the order in which they happen; `step_ms` is the clock's."""
         self._due_times = due_times
         self._note_all = note_all
         self._now_ms = now_ms
+        self._step_ms = step_ms
         self._topic = topic
         self._name = name
 
@@ -90,6 +92,7 @@ class SubscriptionNotes:
         topic, name, events = self._topic, self._name, []
         changed = self._due_times.overrides
         early_ms: int | None = None
+        step_ms = self._step_ms()
         for entry in entries:
             position = entry.position
             seen = entry.peek if entry.peek is not None else peek_or_none(entry.body)
@@ -101,7 +104,8 @@ class SubscriptionNotes:
                     early_ms = self._due_times.early_max_ms()
                 if changed:
                     deliver_at_ms = changed.get(position[0] << 32 | position[1], deliver_at_ms)
-            rest = (size, count, deliver_at_ms, publish_ms, -1, (early_ms or 0) if deliver_at_ms else 0)
+            bounds = (early_ms or 0, step_ms) if deliver_at_ms else (0, 0)
+            rest = (size, count, deliver_at_ms, publish_ms, -1, *bounds)
             if position in ack_sets:
                 left = bits_of(ack_sets[position][1])
                 events += [(*head, index, *rest) for index in range(size) if left >> index & 1]
@@ -113,7 +117,7 @@ class SubscriptionNotes:
         """Whole entries were acknowledged. A consumer of None means the broker (expiry, quota)."""
         now_ms, topic, name = self._now_ms(), self._topic, self._name
         self._note_all(
-            (ACKED, now_ms, topic, name, consumer, ledger_id, entry_id, -1, 0, 0, 0, 0, -1, 0)
+            (ACKED, now_ms, topic, name, consumer, ledger_id, entry_id, -1, 0, 0, 0, 0, -1, 0, 0)
             for ledger_id, entry_id in positions
         )
 
@@ -121,7 +125,7 @@ class SubscriptionNotes:
         """The messages of a batch whose bits are set were acknowledged."""
         now_ms, topic, name = self._now_ms(), self._topic, self._name
         self._note_all(
-            (ACKED, now_ms, topic, name, consumer, position[0], position[1], index, size, 0, 0, 0, -1, 0)
+            (ACKED, now_ms, topic, name, consumer, position[0], position[1], index, size, 0, 0, 0, -1, 0, 0)
             for index in range(size)
             if bits >> index & 1
         )
@@ -163,6 +167,7 @@ class SubscriptionNotes:
             0,
             0,
             -1,
+            0,
             0,
         )
         self._note_all((event,))

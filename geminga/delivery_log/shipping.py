@@ -114,7 +114,7 @@ class Shipping:
             await self._log.wait_written(written)
             return
         if read.has_gap:
-            missed: Event = (MISSED, self._log.now_ms(), None, None, None, 0, 0, -1, 0, 0, 0, 0, -1, 0)
+            missed: Event = (MISSED, self._log.now_ms(), None, None, None, 0, 0, -1, 0, 0, 0, 0, -1, 0, 0)
             log.warning("the delivery log was not shipped in time: events are missing from its topic")
             await self._append(Part(read.position.before, _encoded(0, [missed])))
         for part in await self._disk.run(self._parts, read):

@@ -62,6 +62,9 @@ class WorldClock:
     def monotonic_s(self) -> float:
         return trio.current_time()
 
+    def step_ms(self) -> int:
+        return 0
+
     def worker(self, name: str) -> None:
         return None
 

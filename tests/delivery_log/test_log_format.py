@@ -31,6 +31,7 @@ PAGE_COLUMNS = {
     "publish_time_ms": [T, T + 1, T, 0],
     "sequence_id": [0, 2, -1, -1],
     "early_ms": [0, 0, 999, 0],
+    "step_ms": [0, 0, 0, 0],
 }
 NAMES = {"topics": ["persistent://public/default/t"], "subscriptions": ["s"], "clients": ["p", "c"]}
 SEGMENT = log.encode_segment(0, PAGE_COLUMNS, **NAMES)
@@ -49,7 +50,20 @@ VERSION_1 = bytes.fromhex(
     0068e5cf8b010000010201000101000000000000000001030000
     """
 )
-"""A file of the first version: head and one segment, `PAGE_COLUMNS` but for the last."""
+"""A file of the first version: head and one segment, `PAGE_COLUMNS` but for the last two."""
+VERSION_2 = bytes.fromhex(
+    """
+    47454d444c4f47000200000003000000000000000068e5cf8b010000f02b8b3800000000000000000000000000000000
+    0000000000000000000000000000000047444c32a9a737401c0100000400000000000000000000000268e5cf8b010000
+    106ce5cf8b010000010000001d0070657273697374656e743a2f2f7075626c69632f64656661756c742f740100000001
+    007302000000010070010063000102000000000000000000010200020268e5cf8b01000000000100e6030e0400000000
+    000000000000010100000000000000000000010100010000000000000000000001010000070000000000000000010000
+    000000000000000100000101010000000000000000000001000101000000000000000100010100000000000000000000
+    0101e86be5cf8b0100000100010001010068e5cf8b010000010201000101000000000000000001030000000200000000
+    0000000000000000e7030000
+    """
+)
+"""The same of the second version, without `step_ms`."""
 
 
 def lists(segment: log.Segment) -> dict[str, list[int]]:
@@ -66,16 +80,16 @@ def test_the_delivery_log_page() -> None:
     assert decoded.head == log.SegmentHead(0, len(segment), 4, 0, T + 2, T + 1040)
 
 
-def test_version_1_is_read() -> None:
-    (segment,) = log.segments(VERSION_1)
-    assert lists(segment) == {name: PAGE_COLUMNS[name] for name in COLUMNS[:13]}
-    assert "early_ms" not in segment.columns
-    mixed = VERSION_1 + b"damage" + log.encode_segment(1, PAGE_COLUMNS, **NAMES)
-    assert [head.number for head in log.scan(mixed).segments] == [0, 1]
+def test_earlier_versions_are_read() -> None:
+    for version, data, columns in ((1, VERSION_1, 13), (2, VERSION_2, 14)):
+        (segment,) = log.segments(data)
+        assert lists(segment) == {name: PAGE_COLUMNS[name] for name in COLUMNS[:columns]}, version
+        mixed = data + b"damage" + log.encode_segment(1, PAGE_COLUMNS, **NAMES)
+        assert [head.number for head in log.scan(mixed).segments] == [0, 1]
     later = bytearray(FILE)
-    later[8:12] = (3).to_bytes(4, "little")
+    later[8:12] = (4).to_bytes(4, "little")
     later[28:32] = crc_32c(bytes(later[:28])).to_bytes(4, "little")
-    with pytest.raises(CorruptData, match="of version 3; this program reads up to version 2: read it with"):
+    with pytest.raises(CorruptData, match="of version 4; this program reads up to version 3: read it with"):
         list(log.segments(bytes(later)))
 
 

@@ -145,6 +145,22 @@ MUTANTS = (
         "that due messages which were never read are told",
     ),
     Mutant(
+        "each-stop-of-a-move-is-a-step",
+        CLOCK,
+        "now_ms - from_ms if next_ms is not None and next_ms < now_ms else 0",
+        "now_ms - from_ms",
+        CLOCK_TESTS,
+        "that a late message is told as late where a move stops at each due time",
+    ),
+    Mutant(
+        "step-of-a-move-goes-on-after-it",
+        CLOCK,
+        "        self._step_ms = 0\n        self._offset_ms = offset_ms",
+        "        self._offset_ms = offset_ms",
+        CLOCK_TESTS,
+        "that what comes after a move is told as late",
+    ),
+    Mutant(
         "events-by-the-machines-clock",
         "geminga/events/event_log.py",
         "time_ms=self._clock.now_ms(),",

@@ -10,7 +10,8 @@ docs/formats/delivery-log.md, by name, and one more:
 A producer's log has `published` events (`time_ms`: when the receipt came), a consumer's `dispatched` ones
 (`time_ms`: when the message arrived), a broker's all of them. `dispatched` events carry `deliver_at_ms` and
 `publish_time_ms` too, from which early and late are told without looking for the publication, and
-`early_ms` if the broker promised less than that no message is early (-1: it promised nothing).
+`early_ms` if the broker promised less than that no message is early (-1: it promised nothing). `step_ms` is
+the length of the step of a virtual clock after which it was sent.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ SCHEMA: Final = pa.schema(
         ("publish_time_ms", pa.int64()),
         ("key", pa.string()),
         ("early_ms", pa.int64()),
+        ("step_ms", pa.int64()),
     ]
 )
 REQUIRED: Final = ("kind", "time_ms", "topic")
@@ -120,6 +122,7 @@ class Events(NamedTuple):
     publish_time_ms: Integers
     key: Integers
     early_ms: Integers
+    step_ms: Integers
     topics: list[str]
     subscriptions: list[str]
     clients: list[str]

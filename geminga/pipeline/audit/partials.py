@@ -230,6 +230,9 @@ def _timed(
     events = first.events
     delayed = is_delayed(events)
     late_ms = events.time_ms - np.where(delayed, events.deliver_at_ms, events.publish_time_ms)
+    if not where_is(events.step_ms, 0).all():
+        # What fell due within a step of a virtual clock could not come at any other moment of it.
+        late_ms[delayed & (late_ms > 0) & (late_ms < events.step_ms)] = 0
     timed = delayed | (events.publish_time_ms > 0)
     early = delayed & (late_ms < 0) & _is_too_early(events, late_ms, facts)
     late = timed & (late_ms > facts.settings.late_ms)

@@ -81,7 +81,7 @@ def columns_of(kind: str, facts: Facts) -> Sequence[str] | None:
         return _ALWAYS
     if kind != "dispatched":
         return None
-    more = ["client", "redelivery_count", "deliver_at_ms", "publish_time_ms"]
+    more = ["client", "redelivery_count", "deliver_at_ms", "publish_time_ms", "step_ms"]
     if facts.settings.order == "key":
         more.append("key")
     if facts.settings.early_ms is None:

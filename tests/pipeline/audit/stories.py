@@ -356,6 +356,15 @@ STORIES = (
         {"late": ["1"]},
     ),
     Story(
+        "virtual clock: what fell due within a step of a move is on time, what was due before it is late",
+        [
+            made(0, **LATER), made(1, **LATER),
+            given(0, at=DUE + 5_000, **LATER, step_ms=5_001),
+            given(1, at=DUE + 5_001, **LATER, step_ms=5_001),
+        ],
+        {"late": ["1"]},
+    ),
+    Story(
         "delayed: out of the topic's order is no fault",
         [made(0, **LATER), made(1), given(1), given(0, at=DUE, **LATER)],
     ),

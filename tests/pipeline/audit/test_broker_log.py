@@ -12,6 +12,7 @@ from pulsar import ConsumerType
 from geminga.delivery_log.log_format import Kind, segments
 from geminga.pipeline.audit.audit import audit_logs
 from geminga.pipeline.audit.logs import Log
+from geminga.pipeline.audit.report import COUNTS
 from geminga.pipeline.audit.settings import AuditSettings
 from tests.e2e.admin_http import Admin, topic_path
 from tests.e2e.broker_process import BrokerProcess
@@ -133,3 +134,64 @@ def leave_batches(client: pulsar.Client) -> None:
     for _ in range(200 - 67):
         second.acknowledge(second.receive(60_000))
     second.close()
+
+
+MOVED = 300
+
+
+def story(directory: Path, unit: datetime.timedelta, *arguments: str) -> dict[str, dict[str, int]]:
+    """What an audit counts, by subscription: each of 300 messages is due at a time of its own, four that are
+    not delayed come again after a restart or a negative acknowledgement, and one subscription is left alone.
+    """
+    log = directory / "log"
+    settings = {
+        "gemingaDeliveryLogDirectory": str(log),
+        "isDelayedDeliveryDeliverAtTimeStrict": "true",
+    }
+    with BrokerProcess(directory / "data", settings=settings, arguments=arguments) as broker:
+        logger = pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null")
+
+        def joined() -> tuple[pulsar.Client, pulsar.Consumer]:
+            client = pulsar.Client(broker.endpoints.service_url, logger=logger, operation_timeout_seconds=60)
+            return client, client.subscribe(
+                TOPIC, "s", ConsumerType.Shared, negative_ack_redelivery_delay_ms=10
+            )
+
+        client, consumer = joined()
+        client.subscribe(TOPIC, "alone", ConsumerType.Shared).close()
+        producer = client.create_producer(TOPIC, batching_enabled=False)
+        for _ in range(4):
+            producer.send(b"now")
+        taken = [consumer.receive(60_000) for _ in range(4)]
+        consumer.negative_acknowledge(taken[0])
+        assert consumer.receive(60_000).redelivery_count() == 1
+        for number in range(MOVED):
+            # Not in due order: a step of a move delivers in the order of the topic.
+            later = (number * 7 % MOVED + 1) * unit
+            producer.send_async(b"%d" % number, None, deliver_after=later)
+        producer.flush()
+        client.close()
+        broker.stop()
+        broker.start()
+        client, consumer = joined()
+        if arguments:
+            length_ms = (MOVED + 1) * (unit // datetime.timedelta(milliseconds=1))
+            moved = Admin(broker.endpoints.web_url).post("/geminga/clock", {"ms": length_ms}).json()
+            assert not moved["is_exact"], "some of the stops are steps"
+            assert moved["unfinished"] == []
+        for _ in range(MOVED + 4):
+            consumer.acknowledge(consumer.receive(60_000))
+        client.close()
+    report = audit_logs([Log(str(log))], AuditSettings(settle_ms=0, late_ms=0 if arguments else 120_000))
+    assert report.incomplete == []
+    return {row["subscription"]: {name: row[name] for name in COUNTS} for row in report.totals.to_pylist()}
+
+
+def test_a_virtual_clock_tells_the_same_story(tmp_path: Path) -> None:
+    for name in ("real", "virtual"):
+        (tmp_path / name).mkdir()
+    real = story(tmp_path / "real", datetime.timedelta(milliseconds=1))
+    virtual = story(tmp_path / "virtual", datetime.timedelta(hours=1), "--clock", "virtual")
+    assert virtual == real
+    assert (real["s"]["published"], real["s"]["acked"], real["s"]["redelivered"]) == (304, 304, 1)
+    assert (real["alone"]["lost"], real["s"]["late"]) == (304, 0)
