@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from geminga.testing.tenant import Tenant
 
 ARGUMENTS = ("--clock", "virtual", "--chaos")
+AHEAD_MS = 1044 * 7 * 86_400_000
+"""The broker's clock begins 20 years ahead of the machine's, on the same day of the week. So a time of the
+one is never one of the other, and what mistakes them fails in the first test as in all others.
+"""
 LOG_SHOWN = 4000
 """Bytes of the broker's log that a failed test shows."""
 _numbers = count(1)
@@ -33,8 +37,10 @@ def geminga_settings() -> Mapping[str, str]:
 def geminga_broker(geminga_settings: Mapping[str, str]) -> Iterator[ChildBroker]:
     """A broker for the session, or for one worker of xdist: with a virtual clock, faults allowed."""
     from geminga.child_broker import ChildBroker
+    from geminga.testing.requests import ask
 
     with ChildBroker(settings=geminga_settings, arguments=ARGUMENTS) as broker:
+        ask(broker.web_url, "POST", "/geminga/clock", {"ms": AHEAD_MS})
         yield broker
 
 

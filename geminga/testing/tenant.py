@@ -17,6 +17,7 @@ from geminga.units import duration_ms
 LOOK_S: Final = 0.01
 WAIT_SECONDS: Final = 30.0
 DELAYED_SHOWN: Final = 20
+SHOWN: Final = "%Y-%m-%d %H:%M:%S"
 EVENTS_SHOWN: Final = 40
 _monotonic_s = RealClock().monotonic_s
 
@@ -115,9 +116,14 @@ class Tenant:
     def advance_to(
         self, moment: datetime.datetime, *, until_acknowledged: bool = False, timeout_s: float = WAIT_SECONDS
     ) -> Mapping[str, Any]:
-        """As `advance`, to a moment with a time zone."""
+        """As `advance`, to a moment with a time zone. Raises `ValueError` for one in the past."""
         if moment.tzinfo is None:
             raise ValueError(f"{moment!r} has no time zone")
+        if moment < (now := self.now()):
+            raise ValueError(
+                f"{moment} is in the past: the broker's clock shows {now:{SHOWN}} UTC and never goes back. "
+                "Count from geminga_tenant.now(), not from the machine's clock"
+            )
         return self._move({"to_ms": round(moment.timestamp() * 1000)}, until_acknowledged, timeout_s)
 
     def advance_to_next(
@@ -240,7 +246,7 @@ class Tenant:
 
     def report(self) -> str:
         """Statistics, delayed messages, faults and events of this test."""
-        lines = [f"clock {self.now():%Y-%m-%d %H:%M:%S} UTC"]
+        lines = [f"clock {self.now():{SHOWN}} UTC"]
         for topic in self.topics():
             stats = self.stats(topic)
             lines.append(f"{topic}: {stats['msgInCounter']} messages in")
@@ -283,10 +289,28 @@ class Tenant:
             listed = self._ask("GET", path)["messages"]
         except Refused:
             return ""
-        due = [datetime.datetime.fromtimestamp(m["dueMs"] / 1000, datetime.UTC) for m in listed]
         return "".join(
-            f"\n    {m['ledgerId']}:{m['entryId']} is due {at:%Y-%m-%d %H:%M:%S}"
-            for m, at in zip(listed, due, strict=True)
+            f"\n    {m['ledgerId']}:{m['entryId']} is due {due:{SHOWN}}{self._asked_text(topic, m, due)}"
+            for m in listed
+            for due in [datetime.datetime.fromtimestamp(m["dueMs"] / 1000, datetime.UTC)]
+        )
+
+    def _asked_text(self, topic: str, message: Mapping[str, Any], due: datetime.datetime) -> str:
+        """What the producer asked for, where the due time was counted from its delay."""
+        entry = f"{topic_path(self._name(topic))}/ledger/{message['ledgerId']}/entry/{message['entryId']}"
+        try:
+            headers, _ = ask_bytes(self.web_url, entry)
+            asked, published, stamped = (
+                datetime.datetime.fromisoformat(headers[f"x-pulsar-{name}"])
+                for name in ("deliver-at-time", "publish-time", "broker-entry-metadata-timestamp")
+            )
+        except (Refused, KeyError):
+            return ""
+        if due == asked or due - stamped != asked - published:
+            return ""
+        return (
+            f": deliver_at asked for {asked:{SHOWN}}, by the producer's own clock {asked - published} "
+            "after it was published, so it is due so long after that by the broker's"
         )
 
     def _name(self, topic: str) -> TopicName:

@@ -59,6 +59,10 @@ _INT64_MAX = 2**63 - 1
 
 VIRTUAL_FIRST_MS, VIRTUAL_LAST_MS = 2**35, 2**42 - 1
 """The times that a virtual clock can show, from 1971 to 2109: their varint takes six bytes."""
+FAR_AHEAD_MS = 10 * 365 * 86_400_000
+"""A virtual clock so far ahead of a client's is not mistaken for it,"""
+NEARLY_BROKERS_MS = 365 * 86_400_000
+"""and a delivery time no longer before what it shows is a time of that clock."""
 
 # Bounded, since publish times are the client's: one that sends random times must not fill the memory.
 _TIMES_MAX = 1024
@@ -152,15 +156,18 @@ def peek(body: bytes) -> Peek:
 
 def _peek_virtual(body: bytes) -> Peek:
     """Message time counts from the broker's stamp: clients keep their own clock, which no jump moves, so of
-    their times only the delay means something.
+    their times only the delay means something. A delivery time may be of the broker's clock, too, which an
+    application was told: that shows if the two clocks are far apart.
     """
     client = peek(body[VIRTUAL_STAMP_BYTES:])
     stamped_ms = broker_timestamp_ms(body)
     assert stamped_ms is not None
     deliver_at_ms = client.deliver_at_ms
     if deliver_at_ms:
-        # At least 1, as 0 says that there is no time.
-        deliver_at_ms = max(1, min(stamped_ms + deliver_at_ms - client.publish_time_ms, _INT64_MAX))
+        ahead_ms = stamped_ms - client.publish_time_ms
+        if ahead_ms < FAR_AHEAD_MS or deliver_at_ms < stamped_ms - NEARLY_BROKERS_MS:
+            # At least 1, as 0 says that there is no time.
+            deliver_at_ms = max(1, min(deliver_at_ms + ahead_ms, _INT64_MAX))
     return msgspec.structs.replace(client, body=body, publish_time_ms=stamped_ms, deliver_at_ms=deliver_at_ms)
 
 

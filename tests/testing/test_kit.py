@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -50,6 +51,50 @@ def test_a_second(geminga_tenant, client, number):
 """
 
 
+ABSOLUTE = """
+import datetime, time, pulsar, pytest
+
+def machines(tenant): return time.time()
+def brokers(tenant): return tenant.now().timestamp()
+
+@pytest.mark.parametrize("turn", [1, 2])
+@pytest.mark.parametrize("clock", [machines, brokers])
+def test_an_hour(geminga_tenant, clock, turn):
+    client = pulsar.Client(geminga_tenant.service_url)
+    topic = geminga_tenant.topic("t")
+    consumer = client.subscribe(topic, "app", pulsar.ConsumerType.Shared)
+    due_ms = round(clock(geminga_tenant) * 1000) + 3_600_000
+    client.create_producer(topic).send(b"", deliver_at=due_ms)
+    geminga_tenant.advance("59m")
+    with pytest.raises(AssertionError, match="1 not due yet"):
+        geminga_tenant.assert_delivered("t", "app", timeout_s=0)
+    geminga_tenant.advance("2m")
+    consumer.acknowledge(consumer.receive(10_000))
+    geminga_tenant.advance("40d")
+    client.close()
+"""
+NAIVE = """
+import datetime, time, pulsar
+
+DUE = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=9)
+
+def ask(tenant):
+    client = pulsar.Client(tenant.service_url)
+    client.subscribe(tenant.topic("t"), "app", pulsar.ConsumerType.Shared)
+    client.create_producer(tenant.topic("t")).send(b"", deliver_at=round(DUE.timestamp() * 1000))
+    client.close()
+
+def test_to_a_moment_of_the_machines_clock(geminga_tenant):
+    ask(geminga_tenant)
+    geminga_tenant.advance_to(DUE)
+
+def test_what_is_not_due(geminga_tenant):
+    ask(geminga_tenant)
+    geminga_tenant.advance("8d")
+    geminga_tenant.assert_delivered("t", "app", timeout_s=0)
+"""
+
+
 def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     plugins = ["-p", "no:cacheprovider", *plugin_arguments()]
     return subprocess.run(
@@ -79,6 +124,28 @@ def test_a_failure_shows_what_the_broker_knows(tmp_path: Path) -> None:
     assert "app (Shared): backlog 1, delayed " in shown
     assert "clock-moved" in shown, "the events"
     assert "is ready" in shown, "the broker's log"
+
+
+def test_absolute_times_in_each_order(tmp_path: Path) -> None:
+    """An application that counts from the machine's clock, and one that is told the broker's."""
+    (tmp_path / "test_it.py").write_text(ABSOLUTE)
+    ids = [
+        f"test_it.py::test_an_hour[{clock}-{turn}]" for clock in ("machines", "brokers") for turn in (1, 2)
+    ]
+    for order in (ids, ids[::-1]):
+        done = run_pytest(tmp_path, "-p", "no:randomly", *order)
+        assert "4 passed" in done.stdout, done.stdout
+
+
+def test_a_moment_of_the_wrong_clock_is_told(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(NAIVE)
+    done = run_pytest(tmp_path)
+    assert "2 failed" in done.stdout, done.stdout
+    assert "is in the past: the broker's clock shows 20" in done.stdout
+    assert "Count from geminga_tenant.now(), not from the machine's clock" in done.stdout
+    assert re.search(r"NotDelivered: .*1 not due yet", done.stdout), done.stdout
+    told = r"is due 20.*: deliver_at asked for 20.*, by the producer's own clock 8 days"
+    assert re.search(told, done.stdout), done.stdout
 
 
 def test_nothing_starts_before_a_test_asks_for_it(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from geminga.wire import client_commands, message_metadata
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.commands import signed
 from geminga.wire.message_metadata import (
+    FAR_AHEAD_MS,
+    NEARLY_BROKERS_MS,
     Peek,
     broker_timestamp_ms,
     peek,
@@ -388,7 +390,9 @@ def test_a_stamp_that_is_not_one() -> None:
 
 # -- the stamp of a virtual clock --------------------------------------------------------------------------
 
-SHOWN_MS = NOW_MS + 30 * 86_400_000
+DAY_MS = 86_400_000
+YEAR_MS = 365 * DAY_MS
+SHOWN_MS = NOW_MS + 30 * DAY_MS
 VIRTUAL = virtual_stamp(SHOWN_MS)
 
 
@@ -412,6 +416,8 @@ def test_times_count_from_a_virtual_stamp(
     assert found.publish_time_ms == SHOWN_MS
     if not deliver_at:
         assert found.deliver_at_ms == 0
+    elif SHOWN_MS - publish_time >= FAR_AHEAD_MS and deliver_at >= SHOWN_MS - NEARLY_BROKERS_MS:
+        assert found.deliver_at_ms == deliver_at, "a time of the broker's clock"
     else:
         due_ms = SHOWN_MS + deliver_at - publish_time
         assert found.deliver_at_ms == max(1, min(due_ms, 2**63 - 1))
@@ -421,6 +427,24 @@ def test_times_count_from_a_virtual_stamp(
     assert strip(body) == sent
     assert found.metadata == by_client.metadata
     assert may_be_delayed(body) or deliver_at is None
+
+
+@pytest.mark.parametrize(
+    ("ahead_days", "asked_ms", "due_after_ms"),
+    [
+        (7308, NOW_MS + 5, 5),
+        (7308, NOW_MS + 18 * YEAR_MS, 18 * YEAR_MS),
+        (7308, NOW_MS + 7308 * DAY_MS + 5, 5),
+        (7308, NOW_MS + 7308 * DAY_MS - YEAR_MS, -YEAR_MS),
+        (30, NOW_MS + 30 * DAY_MS + 5, 30 * DAY_MS + 5),
+        (0, NOW_MS + 20 * YEAR_MS, 20 * YEAR_MS),
+    ],
+)
+def test_a_time_of_a_clock_far_ahead_is_that_time(ahead_days: int, asked_ms: int, due_after_ms: int) -> None:
+    """What the client's clock says counts by the delay; so it does where the clocks are near each other."""
+    shown_ms = NOW_MS + ahead_days * DAY_MS
+    sent = entry_of(usual(deliver_at_time=asked_ms).SerializeToString())
+    assert peek(virtual_stamp(shown_ms) + sent).deliver_at_ms == shown_ms + due_after_ms
 
 
 def test_only_a_virtual_clocks_stamp_counts() -> None:

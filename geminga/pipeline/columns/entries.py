@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from geminga.errors import ProtocolError
 from geminga.pipeline.columns.protobuf_columns import Bytes, Ints, Repeated, Spans, scan
+from geminga.wire.message_metadata import FAR_AHEAD_MS, NEARLY_BROKERS_MS
 
 Flags = npt.NDArray[np.bool_]
 
@@ -77,10 +78,15 @@ class Entries:
 
     @property
     def due_ms(self) -> Ints:
-        """When the broker delivers: under a virtual clock the delay counts from its stamp. -1: at once."""
-        from_stamp = self.broker_time_ms + self.deliver_at_ms - self.publish_time_ms
+        """When the broker delivers, as `wire.message_metadata.peek` says: under a virtual clock mostly by the
+        delay from its stamp. -1: at once.
+        """
+        ahead_ms = self.broker_time_ms - self.publish_time_ms
         counts_from_stamp = self.is_virtual & (self.broker_time_ms >= 0) & (self.deliver_at_ms >= 0)
-        return np.where(counts_from_stamp, np.maximum(from_stamp, 1), self.deliver_at_ms)
+        counts_from_stamp &= (ahead_ms < FAR_AHEAD_MS) | (
+            self.deliver_at_ms < self.broker_time_ms - NEARLY_BROKERS_MS
+        )
+        return np.where(counts_from_stamp, np.maximum(self.deliver_at_ms + ahead_ms, 1), self.deliver_at_ms)
 
     def uuid_of(self, row: int) -> bytes:
         """Of the chunked message that a chunk belongs to. Raises `ProtocolError` if it says none."""

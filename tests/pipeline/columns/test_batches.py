@@ -17,9 +17,10 @@ from geminga.pipeline.client.frames import CorruptEntry, FrameBuffer
 from geminga.pipeline.columns import payloads
 from geminga.pipeline.columns.batches import split
 from geminga.pipeline.columns.columns import MORE_COLUMNS, ColumnMaker, column_names
-from geminga.pipeline.columns.entries import read_entries
+from geminga.pipeline.columns.entries import Entries, read_entries
 from geminga.pipeline.columns.payloads import BadPayload, ChunkedMessages, ChunksDropped, plain_payloads
 from geminga.wire import pulsar_pb2 as pb
+from geminga.wire.message_metadata import peek, virtual_stamp
 
 SCHEMA = pa.schema(list(({"value": pa.binary()} | column_names(list(MORE_COLUMNS))).items()))
 
@@ -37,7 +38,13 @@ def metadata_of(count: int | None, **fields: object) -> pb.MessageMetadata:
 
 
 def message_frame(
-    payload: bytes, metadata: pb.MessageMetadata, *, entry_id: int = 0, ledger_id: int = 3, stamp_ms: int = 0
+    payload: bytes,
+    metadata: pb.MessageMetadata,
+    *,
+    entry_id: int = 0,
+    ledger_id: int = 3,
+    stamp_ms: int = 0,
+    virtual_ms: int = 0,
 ) -> bytes:
     head = metadata.SerializeToString()
     rest = struct.pack(">I", len(head)) + head + payload
@@ -45,6 +52,8 @@ def message_frame(
     if stamp_ms:
         stamp = pb.BrokerEntryMetadata(broker_timestamp=stamp_ms).SerializeToString()
         body = b"\x0e\x02" + struct.pack(">I", len(stamp)) + stamp + body
+    if virtual_ms:
+        body = virtual_stamp(virtual_ms) + body
     command = pb.BaseCommand(
         type=pb.BaseCommand.Type.MESSAGE,
         message=pb.CommandMessage(
@@ -56,7 +65,7 @@ def message_frame(
     return struct.pack(">II", 4 + len(command) + len(body), len(command)) + command + body
 
 
-def decode(*frames: bytes) -> list[dict[str, object]]:
+def entries_of(*frames: bytes) -> Entries:
     buffer = FrameBuffer(1 << 16)
     for frame in frames:
         while True:
@@ -67,10 +76,27 @@ def decode(*frames: bytes) -> list[dict[str, object]]:
             frame = frame[size:]
             if not frame:
                 break
-    entries = read_entries(*buffer.take())
+    return read_entries(*buffer.take())
+
+
+def decode(*frames: bytes) -> list[dict[str, object]]:
+    entries = entries_of(*frames)
     messages = split(entries, plain_payloads(entries, ChunkedMessages()))
     rows: list[dict[str, object]] = ColumnMaker("t", SCHEMA).batch(messages).to_pylist()
     return rows
+
+
+def test_due_times_are_those_that_a_broker_reads() -> None:
+    published_ms, day_ms, year_ms = 1_700_000_000_000, 86_400_000, 365 * 86_400_000
+    frames, expected = [], []
+    for virtual_ms in (0, published_ms, published_ms + 30 * day_ms, published_ms + 20 * year_ms):
+        for after_ms in (-year_ms, 5, 18 * year_ms, 19 * year_ms, 20 * year_ms + 5):
+            metadata = metadata_of(None, deliver_at_time=published_ms + after_ms)
+            frames.append(message_frame(b"", metadata, virtual_ms=virtual_ms, entry_id=len(frames)))
+            head = metadata.SerializeToString()
+            stored = struct.pack(">I", len(head)) + head
+            expected.append(peek(virtual_stamp(virtual_ms) + stored if virtual_ms else stored).deliver_at_ms)
+    assert entries_of(*frames).due_ms.tolist() == expected
 
 
 Message = tuple[bytes, str | None, dict[str, str], int]
