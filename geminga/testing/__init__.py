@@ -10,5 +10,5 @@ nothing here imports a Pulsar client, so any client and any kind of test (plain,
 `running.py` has the broker in the program's own process, on a thread, for those that want no child.
 
 Must not be broken: what one test does to its topics no other test sees. Only the clock is shared, and it only
-goes forward.
+goes forward. It begins 20 years ahead of the machine's, so that no moment of one is taken for the other's.
 """

@@ -290,6 +290,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "that a delivery within the broker's tick or precision is not early",
     ),
     Mutant(
+        "audit-draws-a-minute-of-a-year-too-thin",
+        "geminga/pipeline/audit/plot.py",
+        "width = max(BAR, (minutes[-1] - minutes[0]) / BARS_MAX) if minutes else BAR",
+        "width = BAR",
+        ("tests/pipeline/audit/test_audit.py::test_one_finding_is_seen_in_the_picture",),
+        "that a finding in a long time is seen in the picture",
+    ),
+    Mutant(
         "audit-takes-a-step-of-the-clock-for-late",
         "geminga/pipeline/audit/partials.py",
         "late_ms[delayed & (late_ms > 0) & (late_ms < events.step_ms)] = 0",

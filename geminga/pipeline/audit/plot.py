@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import pyarrow as pa
@@ -21,6 +21,9 @@ COLORS: Final = {
 }
 SUBSCRIPTIONS_MAX: Final = 10
 """With a line of their own: those that were delivered most."""
+BAR: Final = timedelta(seconds=50)
+BARS_MAX: Final = 300
+"""Side by side in the width of the picture."""
 
 
 def png_of(report: Report) -> bytes:
@@ -46,9 +49,11 @@ def png_of(report: Report) -> bytes:
             wrong[what][row["minute"]] += row[what]
     minutes = sorted({row["minute"] for row in rows})
     bottom = [0] * len(minutes)
+    # Nearly a minute, and never too thin to be seen, as a minute of a year would be.
+    width = max(BAR, (minutes[-1] - minutes[0]) / BARS_MAX) if minutes else BAR
     for what, counts in wrong.items():
         heights = [counts[minute] for minute in minutes]
-        middle.bar(minutes, heights, 50 / 86_400, bottom, color=COLORS[what], label=what)
+        middle.bar(minutes, heights, width, bottom, color=COLORS[what], label=what)
         bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
     for panel in (above, middle, below):
         panel.set_ylim(bottom=0)

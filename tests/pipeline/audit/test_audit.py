@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import io
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -288,3 +291,22 @@ def test_malformed_events_are_left_out_where_that_is_asked_for(tmp_path: Path) -
     assert said.startswith(
         f"malformed events were left out (6), such as {path}: row 3, counted from 0: an event"
     )
+
+
+@pytest.mark.parametrize("days", [0.02, 365], ids=["half an hour", "a year"])
+def test_one_finding_is_seen_in_the_picture(days: float) -> None:
+    """In a real half an hour, or in a year that a virtual clock has passed in a second."""
+    image = pytest.importorskip("matplotlib.image")
+    plot = importlib.import_module("geminga.pipeline.audit.plot")
+    times_ms = [round(number * days * 8_640_000) for number in range(11)]
+    came = [
+        dispatched(number, at_ms, publish_time_ms=START_MS + at_ms)
+        for number, at_ms in enumerate(times_ms)
+        if number != 5
+    ]
+    report = audited([*(published(number, at_ms) for number, at_ms in enumerate(times_ms)), *came])
+    assert wrong(report) == {"lost": [(7, 5, -1)]}
+    color = np.array([int(plot.COLORS["lost"][at : at + 2], 16) / 255 for at in (1, 3, 5)])
+    pixels = image.imread(io.BytesIO(plot.png_of(report)))[:, :, :3]
+    beside_the_legend = pixels[:, : pixels.shape[1] * 11 // 20]
+    assert np.count_nonzero(np.abs(beside_the_legend - color).max(axis=2) < 0.02) > 500
