@@ -26,7 +26,7 @@ SUBSCRIPTION_BYTES = 3 * KIB
 subscription.
 """
 
-TOPIC_BYTES = 16 << 10
+IDLE_TOPIC_BYTES = 16 * KIB
 """What a loaded topic takes that has a subscription and no client, by `bench/many_topics.py`."""
 LOOKED_MAX = 1000
 """Subscriptions and topics between two yields: about a millisecond."""
@@ -69,7 +69,7 @@ class MemoryMeter:
     @property
     def idle_topics_max(self) -> int:
         """How many topics stay loaded without a client: a third of the budget."""
-        return sum(self._parts) // 3 // TOPIC_BYTES
+        return sum(self._parts) // 3 // IDLE_TOPIC_BYTES
 
     def _buffer_bytes(self) -> int:
         """RocksDB's memory for all databases, without the cache that they share, which each of

@@ -12,7 +12,7 @@ from geminga.client.admin import delayed_path, topic_path
 from geminga.clock import RealClock
 from geminga.names import TopicName
 from geminga.testing.requests import Refused, ask, ask_bytes
-from geminga.units import duration_ms
+from geminga.units import duration_ms, time_ms
 
 LOOK_S: Final = 0.01
 WAIT_SECONDS: Final = 30.0
@@ -301,7 +301,7 @@ class Tenant:
         try:
             headers, _ = ask_bytes(self.web_url, entry)
             asked, published, stamped = (
-                datetime.datetime.fromisoformat(headers[f"x-pulsar-{name}"])
+                datetime.datetime.fromtimestamp(time_ms(headers[f"x-pulsar-{name}"]) / 1000, datetime.UTC)
                 for name in ("deliver-at-time", "publish-time", "broker-entry-metadata-timestamp")
             )
         except (Refused, KeyError):
