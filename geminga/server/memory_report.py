@@ -26,8 +26,6 @@ SUBSCRIPTION_BYTES = 3 * KIB
 subscription.
 """
 
-IDLE_TOPIC_BYTES = 16 * KIB
-"""What a loaded topic takes that has a subscription and no client, by `bench/many_topics.py`."""
 LOOKED_MAX = 1000
 """Subscriptions and topics between two yields: about a millisecond."""
 
@@ -65,11 +63,6 @@ class MemoryMeter:
         only then.
         """
         return resident_bytes() < (sum(self._parts) + self._resident_at_start) // 2
-
-    @property
-    def idle_topics_max(self) -> int:
-        """How many topics stay loaded without a client: a third of the budget."""
-        return sum(self._parts) // 3 // IDLE_TOPIC_BYTES
 
     def _buffer_bytes(self) -> int:
         """RocksDB's memory for all databases, without the cache that they share, which each of

@@ -536,4 +536,3 @@ async def _listen(
         # Only now: a start must not become longer with the number of topics.
         service.start_soon(topics.unloaded_topics.run)
         service.start_soon(topics.load_wanted, memory.has_room)
-        service.start_soon(topics.unload_idle, memory.idle_topics_max)

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from geminga.broker.flow.slices import Pace
 from geminga.broker.schemas.registry import SchemaRegistry
 from geminga.broker.topic.catalog import TopicCatalog
 from geminga.broker.topic.compaction_cursor import Settling
 from geminga.broker.topic.rounds import Rounds
 from geminga.broker.topic.topic import Topic
 from geminga.broker.topic.unloaded import UnloadedTopics
-from geminga.broker.topic.upkeep import waits_for_clients
 from geminga.broker.topic_lists.pattern import TopicsPatterns
 from geminga.broker.topic_lists.watches import TopicLists
 from geminga.errors import (
@@ -43,7 +41,6 @@ log = logging.getLogger("geminga.broker")
 # garbage walked again and again over what was about to go with the process.
 CLOSED_AT_ONCE = 500
 """The number of topics that are closed at a time when the broker stops."""
-IDLE_LOOK_S = 5.0
 CLOSE_WAIT_S = 25.0
 """How long a request waits for the end of a topic that is closing or being deleted: less than the 30 s after
 which clients give a request up.
@@ -186,26 +183,6 @@ class Topics:
         interval_s = min(settings.trim_interval_s, settings.expiry_interval_s, settings.quota_interval_s)
         load = partial(self.get, create=False)
         await self.unloaded_topics.load_wanted(self._rooms.policies, load, has_room, interval_s)
-
-    async def unload_idle(self, idle_topics_max: int) -> None:
-        """Keep about so many topics loaded that no client uses and that nothing happens to: unload those that
-        were loaded first. Until cancelled.
-        """
-        # By number and not by the process's memory: pages of topics that are gone may stay with the process,
-        # and caches that are full under load would have all of them unloaded, again and again.
-        while True:
-            await trio.sleep(IDLE_LOOK_S)
-            if len(self.loaded) <= idle_topics_max:
-                continue
-            pace, idle = Pace(), []
-            for topic in tuple(self.loaded.values()):
-                await pace.row()
-                if waits_for_clients(topic):
-                    idle.append(topic)
-            for topic in idle[: max(0, len(idle) - idle_topics_max)]:
-                await pace.turn()
-                if waits_for_clients(topic):  # a client may have come meanwhile
-                    await self._to_the_end(partial(self._close_quietly, topic))
 
     async def load_delayed_now(self) -> list[str]:
         """See `UnloadedTopics.load_delayed_now`."""

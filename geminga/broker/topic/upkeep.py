@@ -9,7 +9,6 @@ import logging
 from typing import TYPE_CHECKING
 
 from geminga.broker.topic.backlog_quota import EVICT
-from geminga.broker.topic.inactivity import goes_at_ms
 
 if TYPE_CHECKING:
     from geminga.broker.policies.policies import EffectivePolicies
@@ -24,31 +23,14 @@ def takes_from(topic: UnopenedLedger, policies: EffectivePolicies) -> bool:
     """Whether these checks may ever take messages from a topic that stays without clients. Without retention
     there is nothing to take in time: what all subscriptions have consumed goes when the topic is used.
     """
-    if topic.entries and _ends_retention(policies):
+    retention, size, age = policies.retention, policies.quota_size, policies.quota_age
+    if topic.entries and (retention.time_minutes > 0 or retention.size_mb > 0):
         return True
-    return _takes_backlog(policies) and any(
+    # The other quotas only send producers away.
+    evicts = (size.policy == EVICT and size.limit_size >= 0) or (age.policy == EVICT and age.limit_time > 0)
+    return (evicts or policies.message_ttl_s > 0) and any(
         cursor.backlog_entries and not cursor.is_system for cursor in topic.cursors
     )
-
-
-def waits_for_clients(topic: Topic) -> bool:
-    """Whether nothing happens to a loaded topic until a client comes, so that it may as well be unloaded."""
-    policies = topic.policies
-    if topic.is_in_use or topic.ledger.holds_delayed or _ends_retention(policies) or _takes_backlog(policies):
-        return False
-    # The time of an unused topic or subscription counts from the load.
-    return policies.subscription_expiration_minutes <= 0 and goes_at_ms(topic) is None
-
-
-def _ends_retention(policies: EffectivePolicies) -> bool:
-    return policies.retention.time_minutes > 0 or policies.retention.size_mb > 0
-
-
-def _takes_backlog(policies: EffectivePolicies) -> bool:
-    # The other quotas only send producers away.
-    size, age = policies.quota_size, policies.quota_age
-    evicts = (size.policy == EVICT and size.limit_size >= 0) or (age.policy == EVICT and age.limit_time > 0)
-    return evicts or policies.message_ttl_s > 0
 
 
 async def trim(topic: Topic) -> None:

@@ -16,10 +16,9 @@ from geminga.broker.subscription.unread_delays import READ_ENTRIES_MAX, read_del
 from geminga.broker.topic import unloaded
 from geminga.broker.topic.backlog_quota import EVICT
 from geminga.broker.topic.topic import Topic
-from geminga.broker.topic.topics import IDLE_LOOK_S
 from geminga.errors import StorageError
 from geminga.names import TopicName
-from tests.broker.topics_rig import TOPIC, join, open_topics, publish, subscription_of
+from tests.broker.topics_rig import TOPIC, open_topics, publish, subscription_of
 
 HOUR_S = 3600
 EVICTING = BacklogQuota(1, -1, EVICT)
@@ -165,27 +164,3 @@ async def test_what_holds_delayed_messages_is_loaded_first_and_again_after_an_er
         await rig.topics.unload(delayed)
         await trio.sleep(5)
         assert tries[4:] == [delayed], "at once, not with the next look"
-
-
-async def test_idle_topics_beyond_a_number_are_unloaded_the_oldest_first(autojump_clock) -> None:
-    """Not one that has a client, holds delayed messages, or waits for a check that only loaded topics get."""
-    names = [TopicName.parse(f"{TOPIC}-{number}") for number in range(8)]
-    async with open_topics() as rig:
-        rig.nursery.start_soon(rig.topics.unload_idle, 2)
-        await join(rig)
-        for name in names:
-            await subscription_of(rig, name)
-            await publish(rig, 3, name)
-        topic = await rig.topics.get(names[0], create=False)
-        await topic.ledger.note_delayed(True)
-        await rig.topics.get(TopicName.parse(f"{TOPIC}-unused"), create=True)
-        await trio.sleep(2 * IDLE_LOOK_S)
-        loaded = [TOPIC, names[0], *names[-2:]]
-        assert list(rig.topics.loaded) == [*map(str, loaded), f"{TOPIC}-unused"]
-        assert (await subscription_of(rig, names[1])).backlog() == 3
-
-        await rig.rooms.policies.change_defaults(EffectivePolicies(message_ttl_s=10**6))
-        for name in names:
-            await rig.topics.get(name, create=False)
-        await trio.sleep(2 * IDLE_LOOK_S)
-        assert set(map(str, names)) < set(rig.topics.loaded)
