@@ -155,7 +155,6 @@ class ChangeNote:
 
     def __init__(self, disk: Disk, directory: str, instance_id: str, starts: Sequence[Start] = ()) -> None:
         self._disk = disk
-        self._directory = directory
         self._path = f"{directory}/{CHANGE_NOTE}"
         self._instance_id = instance_id
         self._starts = starts

@@ -297,11 +297,11 @@ def _parted_text(disk: Disk, data_dir: str, lists: DirectoryLists) -> str:
     saved = f" ({kept} is from before a command that changed it)" if disk.exists(kept) else ""
     return (
         f"{metadata} and {journals} are of two copies of one data directory that both ran on: by the note "
-        "beside the journals each has changes that the other never had. One ledger id may have different "
-        "messages in them, which would be served under wrong topics. Nothing was written. Put back the "
-        f"directory that was exchanged{saved}, and start again. Only if the right metadata is lost, move "
-        f"{metadata} to another place, and start again: the broker names the command that brings the "
-        "messages back under their topics, without their subscriptions and policies"
+        "beside the journals, or by the topics that ledgers have in each, they parted. One ledger id may "
+        "have different messages in them, which would be served under wrong topics. Nothing was written. "
+        f"Put back the directory that was exchanged{saved}, and start again. Only if the right metadata is "
+        f"lost, move {metadata} to another place, and start again: the broker names the command that brings "
+        "the messages back under their topics, without their subscriptions and policies"
     )
 
 

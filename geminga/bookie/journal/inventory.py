@@ -90,14 +90,13 @@ class JournalInventory:
         the one that follows on the last, or, if its new name was lost, the header of a later one, without a
         group of it.
         """
-        # The mark of a new index, or of one that is rebuilt, says nothing of what was released.
-        is_marked = mark.journal_id > 0
-        needed = is_marked and [
+        # The mark of a new index, or of one that is rebuilt, is 0 and says nothing of what was released.
+        needed = [
             (name, journal_id)
             for name, journal_id in self._others.items()
-            if mark.journal_id <= journal_id < name
+            if 0 < mark.journal_id <= journal_id < name
         ]
-        if self._later or (needed and not all(self._was_prepared(*each) for each in needed)):
+        if self._later or not all(self._was_prepared(*each) for each in needed):
             # Those that were released as well: they may have the name of one that is needed.
             wrong = {
                 name: journal_id
