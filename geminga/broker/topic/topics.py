@@ -166,7 +166,7 @@ class Topics:
             del self.loaded[str(topic.name)]
             if (ended := self._ends.pop(str(topic.name), None)) is not None:
                 ended.set()
-            if not self._closing:
+            if not self._closing and self.catalog.exists(topic.name):
                 self.unloaded_topics.changed(str(topic.name), holds_delayed=topic.ledger.holds_delayed)
 
     async def _end_of(self, key: str) -> None:
@@ -181,12 +181,12 @@ class Topics:
         """See `UnloadedTopics.load_wanted`."""
         settings = self._rooms.settings
         interval_s = min(settings.trim_interval_s, settings.expiry_interval_s, settings.quota_interval_s)
-        load = partial(self.get, create=False)
+        load = partial(self.get, create=False, recorded=True)
         await self.unloaded_topics.load_wanted(self._rooms.policies, load, has_room, interval_s)
 
     async def load_delayed_now(self) -> list[str]:
         """See `UnloadedTopics.load_delayed_now`."""
-        return await self.unloaded_topics.load_delayed_now(partial(self.get, create=False))
+        return await self.unloaded_topics.load_delayed_now(partial(self.get, create=False, recorded=True))
 
     @property
     def loading_count(self) -> int:
@@ -196,13 +196,22 @@ class Topics:
     # -- finding ---------------------------------------------------------------------------------------------
 
     async def get(
-        self, name: TopicName, *, create: bool, properties: Mapping[str, str] | None = None
+        self,
+        name: TopicName,
+        *,
+        create: bool,
+        recorded: bool = False,
+        properties: Mapping[str, str] | None = None,
     ) -> Topic:
         """The topic, loaded again if it is closing. Raises `TopicNotFound` if it does not exist and may not
-        be created. A topic that this call creates gets the properties with its first write.
+        be created. A partition of a partitioned topic may, unless it has to be `recorded`. A topic that this
+        call creates gets the properties with its first write.
         """
         key = str(name)
         while True:
+            # At each turn: it may have been deleted during the wait.
+            if recorded and not self.catalog.exists(name):
+                raise TopicNotFound(f"Topic {name} does not exist")
             # Without an await for a loaded topic, which is nearly always the case.
             topic = self.loaded.get(key)
             if topic is not None and not topic.closing:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import trio
 
+from geminga.broker.operator.partitioned_topics import PartitionedTopics
 from geminga.broker.operator.statistics import StatisticsOperator
 from geminga.broker.policies.policies import EffectivePolicies
 from geminga.broker.policies.values import BacklogQuota, Retention
@@ -164,3 +165,31 @@ async def test_what_holds_delayed_messages_is_loaded_first_and_again_after_an_er
         await rig.topics.unload(delayed)
         await trio.sleep(5)
         assert tries[4:] == [delayed], "at once, not with the next look"
+
+
+@pytest.mark.parametrize("is_loaded", [True, False])
+async def test_a_deleted_partition_with_delayed_messages_is_not_made_again(
+    autojump_clock, is_loaded: bool
+) -> None:
+    """Its partitioned topic is still on record while the partitions are deleted one after the other."""
+    async with open_topics() as rig:
+        partitioned = PartitionedTopics(rig.topics, rig.rooms)
+        await rig.topics.catalog.create_partitioned(TOPIC, 3, {})
+        parts = [TOPIC.partition(index) for index in range(3)]
+        for part in parts:
+            await subscription_of(rig, part)
+            await publish(rig, 5, part, delay_s=HOUR_S)
+            await (await rig.topics.get(part, create=False)).ledger.note_delayed(True)
+        if not is_loaded:
+            rig = await rig.restart()
+            partitioned = PartitionedTopics(rig.topics, rig.rooms)
+        rig.nursery.start_soon(rig.topics.unloaded_topics.run)
+        rig.nursery.start_soon(rig.topics.load_wanted, lambda: True)
+        for part in parts[:2]:
+            await rig.topics.delete(part, force=True)
+            await trio.sleep(10)
+        await partitioned.delete(TOPIC, force=True)
+        await trio.sleep(10)
+        assert not any(rig.topics.catalog.exists(part) for part in parts)
+        assert not rig.topics.loaded
+        assert len(rig.topics.unloaded_topics) == 0
