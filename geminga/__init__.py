@@ -1,8 +1,8 @@
 """Geminga: a message broker that speaks Apache Pulsar's protocol.
 
-For programs: `ChildBroker` runs a broker as a child process, `running` one in the program's own, `read_topic`
-reads a topic without Spark (with the extra `geminga[spark]`). Everything else in the package may change with
-any version.
+For programs: `ChildBroker` runs a broker as a child process, `running` one in the program's own, `connected`
+lets tests use one that runs already, `read_topic` reads a topic without Spark (with the extra
+`geminga[spark]`). Everything else in the package may change with any version.
 """
 
 TYPE_CHECKING = False  # importing `typing` would be most of the cost of this import
@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from geminga.child_broker import BrokerFailed as BrokerFailed
     from geminga.child_broker import ChildBroker as ChildBroker
     from geminga.pipeline import read_topic as read_topic
+    from geminga.testing.connected import connected as connected
     from geminga.testing.running import running as running
 
 __version__ = "0.1.0"
@@ -17,12 +18,13 @@ __version__ = "0.1.0"
 _PLACES = {
     "BrokerFailed": "geminga.child_broker",
     "ChildBroker": "geminga.child_broker",
+    "connected": "geminga.testing.connected",
     "read_topic": "geminga.pipeline",
     "running": "geminga.testing.running",
 }
 """Modules that are imported with the first use of a name."""
 
-__all__ = ["BrokerFailed", "ChildBroker", "__version__", "read_topic", "running"]
+__all__ = ["BrokerFailed", "ChildBroker", "__version__", "connected", "read_topic", "running"]
 
 
 def __getattr__(name: str) -> object:

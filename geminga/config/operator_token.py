@@ -63,3 +63,9 @@ def operator_token(environment: Mapping[str, str]) -> OperatorToken:
             f"{TOKEN_CHARACTERS_MAX} characters, this one has {len(token)}; 'openssl rand -hex 16' makes one"
         )
     return OperatorToken(token)
+
+
+def operator_headers(environment: Mapping[str, str], path: str) -> dict[str, str]:
+    """The operator's token as a header, for the routes that take it: all of them are Geminga's own."""
+    token = environment.get(OPERATOR_TOKEN_VARIABLE, "").strip()
+    return {"Authorization": f"Bearer {token}"} if token and path.startswith("/geminga/") else {}

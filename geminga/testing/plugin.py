@@ -1,11 +1,14 @@
-"""The pytest plugin: `geminga_tenant`, a tenant of its own for each test, and `geminga_broker` behind it.
+"""The pytest plugin: `geminga_tenant`, a tenant of its own for each test, `geminga_async_tenant`, the same to
+be awaited, and `geminga_broker` behind them.
 
 Nothing is started before a test asks for one of them, so a project that has the plugin installed pays nothing
-for it. Settings of the broker: override the fixture `geminga_settings`.
+for it. Settings of the broker: override the fixture `geminga_settings`; a broker that runs already: override
+`geminga_broker` (`connected.py`).
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from itertools import count
 from typing import TYPE_CHECKING
@@ -14,16 +17,14 @@ import pytest
 
 if TYPE_CHECKING:
     from geminga.child_broker import ChildBroker
+    from geminga.testing.async_tenant import AsyncTenant
     from geminga.testing.tenant import Tenant
 
 ARGUMENTS = ("--clock", "virtual", "--chaos")
-AHEAD_MS = 1044 * 7 * 86_400_000
-"""The broker's clock begins 20 years ahead of the machine's, on the same day of the week. So a time of the
-one is never one of the other, and what mistakes them fails in the first test as in all others.
-"""
 LOG_SHOWN = 4000
 """Bytes of the broker's log that a failed test shows."""
-_numbers = count(1)
+_names = (f"test-{os.urandom(4).hex()}-{number}" for number in count(1))
+"""Sessions and workers may share a broker."""
 _tenant = pytest.StashKey["Tenant"]()
 
 
@@ -37,10 +38,10 @@ def geminga_settings() -> Mapping[str, str]:
 def geminga_broker(geminga_settings: Mapping[str, str]) -> Iterator[ChildBroker]:
     """A broker for the session, or for one worker of xdist: with a virtual clock, faults allowed."""
     from geminga.child_broker import ChildBroker
-    from geminga.testing.requests import ask
+    from geminga.testing.connected import set_ahead
 
     with ChildBroker(settings=geminga_settings, arguments=ARGUMENTS) as broker:
-        ask(broker.web_url, "POST", "/geminga/clock", {"ms": AHEAD_MS})
+        set_ahead(broker.web_url)
         yield broker
 
 
@@ -49,10 +50,18 @@ def geminga_tenant(geminga_broker: ChildBroker, request: pytest.FixtureRequest) 
     """A tenant of its own: its topics are deleted after the test, connected clients or not."""
     from geminga.testing.tenant import Tenant
 
-    tenant = Tenant(geminga_broker, f"test-{next(_numbers)}")
+    tenant = Tenant(geminga_broker, next(_names))
     request.node.stash[_tenant] = tenant
     yield tenant
     tenant.close()
+
+
+@pytest.fixture
+def geminga_async_tenant(geminga_tenant: Tenant) -> AsyncTenant:
+    """`geminga_tenant`, to be awaited by tests of asyncio and trio."""
+    from geminga.testing.async_tenant import AsyncTenant
+
+    return AsyncTenant(geminga_tenant)
 
 
 @pytest.hookimpl(wrapper=True)

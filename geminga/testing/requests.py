@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any, Final
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from geminga.client.admin import reason_of
+from geminga.config.operator_token import operator_headers
 from geminga.errors import GemingaError
 
 SECONDS_MAX: Final = 3600.0
@@ -21,7 +23,8 @@ class Refused(GemingaError):
 def ask(web_url: str, method: str, path: str, body: object = None) -> Any:
     """The answer's JSON; None if it is empty. Raises `Refused`, and OSError if no broker answers."""
     data = None if body is None else json.dumps(body).encode()
-    request = Request(web_url + path, data, {"Content-Type": "application/json"}, method=method)
+    headers = {"Content-Type": "application/json", **operator_headers(os.environ, path)}
+    request = Request(web_url + path, data, headers, method=method)
     try:
         with urlopen(request, timeout=SECONDS_MAX) as response:
             answer = response.read()

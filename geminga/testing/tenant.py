@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import itertools
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import quote
 
@@ -152,11 +154,17 @@ class Tenant:
 
     def lose_bucket(self, topic: str, subscription: str, ledger_id: int | None = None) -> Mapping[str, Any]:
         """Delete a bucket of the delayed index, the first one if no ledger is named, and have the broker
-        rebuild it. `Refused`: there is none.
+        rebuild it. `Refused`: there is none, in no partition either.
         """
         body = {} if ledger_id is None else {"ledgerId": ledger_id}
-        path = f"{delayed_path(self._name(topic), subscription)}/lose-bucket"
-        lost: Mapping[str, Any] = self._ask("POST", path, body)
+        *others, last = self._parts(topic)
+        for part in others:
+            with contextlib.suppress(Refused):
+                return self._lose_bucket(part, subscription, body)
+        return self._lose_bucket(last, subscription, body)
+
+    def _lose_bucket(self, part: TopicName, subscription: str, body: object) -> Mapping[str, Any]:
+        lost: Mapping[str, Any] = self._ask("POST", f"{delayed_path(part, subscription)}/lose-bucket", body)
         return lost
 
     def set_fault(self, **rule: object) -> str:
@@ -175,31 +183,35 @@ class Tenant:
     # -- looking ---------------------------------------------------------------------------------------------
 
     def stats(self, topic: str) -> Mapping[str, Any]:
-        """Pulsar's statistics of a topic."""
-        found: Mapping[str, Any] = self._ask("GET", f"{topic_path(self._name(topic))}/stats")
+        """Pulsar's statistics of a topic; those of a partitioned one are its partitions' together."""
+        name = self._name(topic)
+        kind = "partitioned-stats" if self._partitions(name) else "stats"
+        found: Mapping[str, Any] = self._ask("GET", f"{topic_path(name)}/{kind}")
         return found
 
     def topics(self) -> list[str]:
-        """Full names of the topics of this test."""
+        """Full names of the topics of this test; each partition is one."""
         return sorted(self._ask("GET", f"/admin/v2/persistent/{self.namespace}"))
 
     def peek(self, topic: str, subscription: str, count: int = 1) -> list[Peeked]:
         """Up to so many entries of the backlog, delayed ones too. Nothing is delivered or acknowledged. An
-        entry of a batch comes as its first message.
+        entry of a batch comes as its first message, and partitions come one after another.
         """
-        path = f"{topic_path(self._name(topic))}/subscription/{quote(subscription, safe='')}/position"
-        found = []
-        for number in range(1, count + 1):
+        each = (self._peeked(part, subscription) for part in self._parts(topic))
+        return list(itertools.islice(itertools.chain.from_iterable(each), count))
+
+    def _peeked(self, part: TopicName, subscription: str) -> Iterator[Peeked]:
+        path = f"{topic_path(part)}/subscription/{quote(subscription, safe='')}/position"
+        for number in itertools.count(1):
             try:
                 headers, body = ask_bytes(self.web_url, f"{path}/{number}")
             except Refused:
-                break
+                return
             prefix = "x-pulsar-property-"
             properties = {
                 name.removeprefix(prefix): value for name, value in headers.items() if name.startswith(prefix)
             }
-            found.append(Peeked(headers.get("x-pulsar-message-id", ""), body, properties))
-        return found
+            yield Peeked(headers.get("x-pulsar-message-id", ""), body, properties)
 
     def drain(self, timeout_s: float = WAIT_SECONDS) -> None:
         """Wait until all that may be delivered now is acknowledged, on all subscriptions of this test's
@@ -284,20 +296,21 @@ class Tenant:
 
     def _delayed_text(self, topic: str, subscription: str) -> str:
         """The first messages that wait for their time, and when they are due."""
-        path = f"{delayed_path(self._name(topic), subscription)}/messages?limit={DELAYED_SHOWN}"
-        try:
-            listed = self._ask("GET", path)["messages"]
-        except Refused:
-            return ""
+        each = (self._delayed(part, subscription) for part in self._parts(topic))
         return "".join(
-            f"\n    {m['ledgerId']}:{m['entryId']} is due {due:{SHOWN}}{self._asked_text(topic, m, due)}"
-            for m in listed
+            f"\n    {m['ledgerId']}:{m['entryId']} is due {due:{SHOWN}}{self._asked_text(part, m, due)}"
+            for part, m in itertools.islice(itertools.chain.from_iterable(each), DELAYED_SHOWN)
             for due in [datetime.datetime.fromtimestamp(m["dueMs"] / 1000, datetime.UTC)]
         )
 
-    def _asked_text(self, topic: str, message: Mapping[str, Any], due: datetime.datetime) -> str:
+    def _delayed(self, part: TopicName, subscription: str) -> Iterator[tuple[TopicName, Mapping[str, Any]]]:
+        path = f"{delayed_path(part, subscription)}/messages?limit={DELAYED_SHOWN}"
+        with contextlib.suppress(Refused):
+            yield from ((part, message) for message in self._ask("GET", path)["messages"])
+
+    def _asked_text(self, part: TopicName, message: Mapping[str, Any], due: datetime.datetime) -> str:
         """What the producer asked for, where the due time was counted from its delay."""
-        entry = f"{topic_path(self._name(topic))}/ledger/{message['ledgerId']}/entry/{message['entryId']}"
+        entry = f"{topic_path(part)}/ledger/{message['ledgerId']}/entry/{message['entryId']}"
         try:
             headers, _ = ask_bytes(self.web_url, entry)
             asked, published, stamped = (
@@ -315,6 +328,18 @@ class Tenant:
 
     def _name(self, topic: str) -> TopicName:
         return TopicName.parse(self.topic(topic))
+
+    def _partitions(self, name: TopicName) -> int:
+        """0: it is not partitioned, or is a partition."""
+        if name.is_partition:
+            return 0
+        found: int = self._ask("GET", f"{topic_path(name)}/partitions")["partitions"]
+        return found
+
+    def _parts(self, topic: str) -> Sequence[TopicName]:
+        """The partitions of a partitioned topic, else the topic."""
+        name = self._name(topic)
+        return [name.partition(index) for index in range(self._partitions(name))] or [name]
 
     def _ask(self, method: str, path: str, body: object = None) -> Any:
         return ask(self.web_url, method, path, body)

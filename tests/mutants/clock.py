@@ -83,8 +83,8 @@ MUTANTS = (
     Mutant(
         "kits-clock-begins-at-the-machines",
         "geminga/testing/plugin.py",
-        '        ask(broker.web_url, "POST", "/geminga/clock", {"ms": AHEAD_MS})\n',
-        "        _ = ask\n",
+        "        set_ahead(broker.web_url)\n",
+        "        _ = set_ahead\n",
         ("tests/testing/test_kit.py::test_absolute_times_in_each_order",),
         "that a time which the kit's clock has told is understood in each order of tests",
     ),

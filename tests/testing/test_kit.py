@@ -14,9 +14,12 @@ import pytest
 
 import geminga
 from geminga.errors import StorageError
+from geminga.testing.connected import AHEAD_MS
+from geminga.testing.requests import Refused, ask
 from tests.e2e.broker_process import ROOT
 from tests.testing.plugin_arguments import plugin_arguments
 
+DAY_MS = 86_400_000
 EXAMPLE = Path(__file__).with_name("example_project.py")
 FAILING = """
 import datetime, pulsar
@@ -112,7 +115,7 @@ def test_the_example_project_passes_in_any_order(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\ntrio_mode = true\n")
     done = run_pytest(tmp_path)
     assert done.returncode == 0, done.stdout
-    assert "8 passed" in done.stdout
+    assert "12 passed" in done.stdout
 
 
 def test_a_failure_shows_what_the_broker_knows(tmp_path: Path) -> None:
@@ -175,3 +178,48 @@ def test_a_broker_in_the_programs_own_process(tmp_path: Path) -> None:
         with pytest.raises(StorageError, match="already in use"), geminga.running(left):
             pass
     assert not Path(left).exists()
+
+
+CONNECTED = """
+import os, pulsar, pytest, geminga
+
+@pytest.fixture(scope="session")
+def geminga_broker():
+    return geminga.connected(os.environ["SERVICE"], os.environ["WEB"])
+
+def test_a_day(geminga_tenant):
+    client = pulsar.Client(geminga_tenant.service_url)
+    producer = client.create_producer(geminga_tenant.topic("t"))
+    consumer = client.subscribe(geminga_tenant.topic("t"), "app", pulsar.ConsumerType.Shared)
+    producer.send(b"later", deliver_at=round(geminga_tenant.now().timestamp() * 1000) + 86_400_000)
+    geminga_tenant.advance("1d")
+    consumer.acknowledge(consumer.receive(10_000))
+    geminga_tenant.assert_delivered("t", "app")
+    client.close()
+"""
+
+
+def test_a_broker_that_runs_already(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "test_it.py").write_text(CONNECTED)
+    with geminga.ChildBroker(arguments=["--clock", "virtual", "--chaos"]) as broker:
+        monkeypatch.setenv("SERVICE", broker.service_url)
+        monkeypatch.setenv("WEB", f"{broker.web_url}/")
+        began_ms = now_ms(broker)
+        for _ in range(2):
+            done = run_pytest(tmp_path)
+            assert "1 passed" in done.stdout, done.stdout
+        assert DAY_MS * 2 <= now_ms(broker) - began_ms - AHEAD_MS < DAY_MS * 3, "put ahead once"
+        names = ask(broker.web_url, "GET", "/admin/v2/tenants")
+        assert [name for name in names if name.startswith("test-")] == []
+
+
+def test_a_broker_whose_clock_is_the_machines_is_told(tmp_path: Path) -> None:
+    with (
+        geminga.running(tmp_path / "data") as broker,
+        pytest.raises(Refused, match="start it with '--clock virtual --chaos'"),
+    ):
+        geminga.connected(broker.service_url, broker.web_url)
+
+
+def now_ms(broker: geminga.ChildBroker) -> int:
+    return int(ask(broker.web_url, "GET", "/geminga/clock")["now_ms"])

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
-from geminga.cli.arguments.options import WEB_URL_VARIABLE, operator_headers
+from geminga.cli.arguments.options import WEB_URL_VARIABLE
 from geminga.cli.client.addresses import START_ONE, web_url
 from geminga.cli.client.errors import ClientError
 from geminga.client import admin
+from geminga.config.operator_token import operator_headers
 from geminga.errors import GemingaError
 from geminga.names import NamespaceName, TopicName
 
@@ -90,7 +92,7 @@ class Admin:
             {key: _text(value) for key, value in query.items() if value is not None}, doseq=True
         )
         request = Request(f"{self.url}{path}{'?' if asked else ''}{asked}", method=method)
-        for name, value in operator_headers(path).items():
+        for name, value in operator_headers(os.environ, path).items():
             request.add_header(name, value)
         if body is not None:
             raw = body if isinstance(body, Raw) else Raw(json.dumps(body).encode())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,11 +24,12 @@ from geminga.cli.admin.delayed_text import (
     time_text,
     width_text,
 )
-from geminga.cli.arguments.options import add_web_url, duration_ms, operator_headers, positive, time_ms
+from geminga.cli.arguments.options import add_web_url, duration_ms, positive, time_ms
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
 from geminga.cli.client.addresses import web_url
 from geminga.cli.client.errors import ClientError
 from geminga.client.admin import delayed_path
+from geminga.config.operator_token import operator_headers
 from geminga.errors import InvalidName
 from geminga.limits import DUE_MS_MAX, PRECISION_MAX_MS
 from geminga.names import TopicName
@@ -133,7 +135,7 @@ def _ask(
     except ClientError as error:
         raise Refused(str(error)) from None
     data = None if body is None else json.dumps(body).encode()
-    headers = {"Content-Type": "application/json", **operator_headers(path)}
+    headers = {"Content-Type": "application/json", **operator_headers(os.environ, path)}
     request = Request(url, data=data, headers=headers, method=method)
     try:
         with urlopen(request, timeout=SECONDS_MAX) as response:

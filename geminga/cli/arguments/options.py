@@ -43,12 +43,6 @@ def add_web_url(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def operator_headers(path: str) -> dict[str, str]:
-    """The operator's token as a header, for the routes that take it: all of them are Geminga's own."""
-    token = os.environ.get(OPERATOR_TOKEN_VARIABLE, "").strip()
-    return {"Authorization": f"Bearer {token}"} if token and path.startswith("/geminga/") else {}
-
-
 def operator_token_file(name: str) -> str:
     """The token in a file takes the place of the one in the environment."""
     try:
