@@ -19,6 +19,7 @@ from geminga.storage.disk import RealDisk
 from geminga.storage.key_value import KeyValue
 
 if TYPE_CHECKING:
+    from geminga.admin.http.connection import Application
     from geminga.broker.delays.settings import NewBucketStore
     from geminga.chaos.rules.faults import Faults
 
@@ -81,3 +82,12 @@ def faulty_wire(serve: Handler, faults: Faults | None, nursery: trio.Nursery) ->
     from geminga.chaos.wire.faulty_socket import WireFaults
 
     return WireFaults(faults, nursery).faulty(serve)
+
+
+def faulty_admin(application: Application, faults: Faults | None) -> Application:
+    """`application` for HTTP clients whose requests can fail."""
+    if faults is None:
+        return application
+    from geminga.admin.http.faulty import FaultyApplication
+
+    return FaultyApplication(application, faults.doors["admin"])

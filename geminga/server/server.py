@@ -71,7 +71,14 @@ from geminga.server.bookie_opening import open_bookie, open_database
 from geminga.server.descriptors import Division, divide, raise_files_max, warn_if_few
 from geminga.server.doors import Doors, bind_all
 from geminga.server.failure import Failure, storage_error
-from geminga.server.fault_parts import bucket_stores_of, fault_parts, faults_of, faulty_wire, points_of
+from geminga.server.fault_parts import (
+    bucket_stores_of,
+    fault_parts,
+    faults_of,
+    faulty_admin,
+    faulty_wire,
+    points_of,
+)
 from geminga.server.file_watch import FileWatch
 from geminga.server.loop_edges import LoopEdges
 from geminga.server.memory_report import MemoryMeter
@@ -518,12 +525,13 @@ async def _listen(
     async def serve_binary(sock: socket.socket, visit: Visit) -> None:
         await connections.serve(sock, visit.busy)
 
-    router, names, bodies = LateRouter(view), host_names(config), memory.bodies
+    application = faulty_admin(LateRouter(view), process.faults)
+    names, bodies = host_names(config), memory.bodies
 
     web: list[tuple[socket.socket, Handler]] = []
     for sock in doors.web:
         own = OwnHost(names.own, listed=names.listed, is_loopback=listener.is_loopback(sock))
-        web.append((sock, functools.partial(serve_http, application=router, own=own, bodies=bodies)))
+        web.append((sock, functools.partial(serve_http, application=application, own=own, bodies=bodies)))
     async with trio.open_nursery() as service:
         serve_client = faulty_wire(serve_binary, process.faults, service)
         binary = [(sock, serve_client) for sock in doors.binary]

@@ -9,7 +9,8 @@ Read `router.py` first, it is pure.
 h11 and these modules replace an ASGI stack because of the start-up budget and memory (ARCHITECTURE.md,
 "Choices"). Paths are split before they are percent-decoded, so that an encoded slash stays inside its
 segment: a topic's local name may hold almost anything. An answer that may be long is written in parts
-(`streaming.py`), each drawn when the one before has been taken.
+(`streaming.py`), each drawn when the one before has been taken. With `--chaos`, `FaultyApplication` in
+`faulty.py` stands before the router.
 
 Must not be broken: a client that sends too much, too slowly, or something that is not HTTP loses its own
 connection and disturbs no other; all but answering a request is idle, and what is idle may be closed for

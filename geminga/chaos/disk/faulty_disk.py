@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
-from typing import Final
 
 from geminga.bookie.records.file_names import ENTRY_LOG_SUFFIX, JOURNAL_SUFFIX
+from geminga.chaos.rules.can_hit import kinds_at
 from geminga.chaos.rules.deciding import Armed, Facts
 from geminga.chaos.rules.faults import Door, Faults
 from geminga.chaos.rules.killing import Points, has, kill_process, wait_slow
@@ -16,17 +16,6 @@ from geminga.storage.disk_errors import storage_error
 from geminga.storage.real_file import Buffer
 
 PLACE_BY_SUFFIX = {JOURNAL_SUFFIX: "journal", ENTRY_LOG_SUFFIX: "entry-log"}
-
-
-READ_KINDS: Final = frozenset({"slow", "eio"})
-"""Of reads and syncs."""
-ALLOCATE_KINDS: Final = frozenset({"slow", "eio", "enospc"})
-SPACE_KINDS: Final = frozenset({"enospc"})
-WRITE_KINDS: Final = {
-    # A journal's space is reserved before it is written, so only the reservation finds the disk full.
-    "journal": frozenset({"slow", "eio", "torn"}),
-    "entry-log": frozenset({"slow", "eio", "enospc", "torn"}),
-}
 
 
 def injected(number: int, doing: str, path: str) -> Exception:
@@ -62,7 +51,7 @@ class FaultyDisk(RealDisk):
         places = ("entry-log",) if os.path.basename(path) == "entry-logs" else ("journal", "entry-log")
         for place in places:
             door = self._doors[place]
-            if door.armed and door.hit(Facts(operation="space", path=path), SPACE_KINDS):
+            if door.armed and door.hit(Facts(operation="space", path=path), kinds_at(place, "space")):
                 return 0
         return super().free_bytes(path)
 
@@ -109,18 +98,18 @@ class FaultyFile:
 
     def pread(self, offset: int, length: int) -> bytes:
         if self._door.armed:
-            failed(self._hit("read", READ_KINDS), "read", self.path)
+            failed(self._hit("read", "read"), "read", self.path)
         return self._file.pread(offset, length)
 
     def sync(self) -> None:
         if self._door.armed:
-            failed(self._hit("sync", READ_KINDS), "sync", self.path)
+            failed(self._hit("sync", "sync"), "sync", self.path)
         self._file.sync()
         self._points.passed(f"{self._place}-synced")
 
     def allocate(self, length: int) -> None:
         if self._door.armed:
-            failed(self._hit("write", ALLOCATE_KINDS), "allocate", self.path)
+            failed(self._hit("write", "reserve"), "allocate", self.path)
         self._file.allocate(length)
 
     def size(self) -> int:
@@ -135,11 +124,11 @@ class FaultyFile:
     def close(self) -> None:
         self._file.close()
 
-    def _hit(self, operation: str, kinds: frozenset[str]) -> tuple[Armed, ...]:
-        return self._door.hit(Facts(operation=operation, path=self.path), kinds)
+    def _hit(self, selected_by: str, operation: str) -> tuple[Armed, ...]:
+        return self._door.hit(Facts(operation=selected_by, path=self.path), kinds_at(self._place, operation))
 
     def _before_write(self, offset: int, parts: Sequence[Buffer]) -> None:
-        hit = self._hit("write", WRITE_KINDS[self._place])
+        hit = self._hit("write", "write")
         if has(hit, "torn"):
             data = b"".join(parts)
             self._file.pwrite(offset, data[: len(data) // 2])

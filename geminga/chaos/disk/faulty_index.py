@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 from geminga.bookie.index.database import IndexDatabase
 from geminga.bookie.records.owner import Owner
-from geminga.chaos.disk.faulty_disk import READ_KINDS, failed
+from geminga.chaos.disk.faulty_disk import failed
+from geminga.chaos.rules.can_hit import kinds_at
 from geminga.chaos.rules.deciding import Facts
 from geminga.chaos.rules.faults import Faults
 from geminga.chaos.rules.killing import Points, has, kill_process
@@ -35,7 +36,7 @@ class FaultyIndexDatabase(IndexDatabase):
 
     def get(self, key: bytes) -> bytes | None:
         if self._door.armed:
-            failed(self._door.hit(Facts(operation="read"), READ_KINDS), "read", self.path)
+            failed(self._door.hit(Facts(operation="read"), kinds_at("index", "read")), "read", self.path)
         return super().get(key)
 
     def write(
@@ -58,7 +59,7 @@ class FaultyIndexDatabase(IndexDatabase):
             raise StorageError(f"{self.path}: refused after an earlier failure: {self._failure}")
         if not self._door.armed:
             return False
-        hit = self._door.hit(Facts(operation=operation), None if operation == "write" else READ_KINDS)
+        hit = self._door.hit(Facts(operation=operation), kinds_at("index", operation))
         try:
             failed(hit, operation, self.path)
         except ReadOnly:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from geminga.chaos.rules.rule import Rule
+
+_ROOTED: Final = frozenset({"metadata", "admin"})
+"""Places whose paths are selected by their beginning."""
 
 
 class Facts(NamedTuple):
@@ -23,12 +26,13 @@ class Facts(NamedTuple):
     subscription: str = ""
     ledger_id: int = -1
     name: str = ""
+    method: str = ""
 
 
 class Armed:
     """A rule in force, with its counts and its generator of random numbers."""
 
-    __slots__ = ("calls", "ends_s", "hits", "random", "rule", "set_s")
+    __slots__ = ("calls", "ends_s", "hits", "is_cleared", "random", "rule", "set_s")
 
     def __init__(self, rule: Rule, now_s: float) -> None:
         self.rule = rule
@@ -38,6 +42,22 @@ class Armed:
         self.calls = 0
         """Operations that the rule's selectors fit."""
         self.hits = 0
+        self.is_cleared = False
+
+    def clear(self) -> None:
+        self.is_cleared = True
+
+    def is_over(self, now_s: float) -> bool:
+        """Whether what the rule has begun ends as well. The last hit of its `count` still takes effect."""
+        return self.is_cleared or now_s >= self.ends_s
+
+    def delay_s(self) -> float:
+        """The latency of one hit, drawn if the rule has a jitter."""
+        rule = self.rule
+        if not rule.jitter_ms:
+            return rule.latency_ms / 1000
+        low_ms, high_ms = rule.latency_ms - rule.jitter_ms, rule.latency_ms + rule.jitter_ms
+        return max(0.0, self.random.uniform(low_ms, high_ms)) / 1000
 
     def end_reason(self, now_s: float) -> str:
         """Why the rule takes effect no longer: "count", "duration", or "" while it does."""
@@ -68,11 +88,12 @@ def is_selected(rule: Rule, facts: Facts) -> bool:
         and rule.command in ("", facts.command)
         and rule.direction in ("", facts.direction)
         and rule.operation in ("", facts.operation)
-        and (facts.path.startswith(rule.path) if rule.place == "metadata" else rule.path in facts.path)
+        and (facts.path.startswith(rule.path) if rule.place in _ROOTED else rule.path in facts.path)
         and _fits(rule.topic, facts.topic)
         and rule.subscription in ("", facts.subscription)
         and rule.ledger_id in (-1, facts.ledger_id)
         and rule.name in ("", facts.name)
+        and rule.method in ("", facts.method)
     )
 
 
@@ -88,4 +109,5 @@ def decide(
     """The rules that take effect on this operation, in the order in which they were set. `kinds` are those
     that the operation can suffer; None: all.
     """
-    return tuple(one for one in armed if (not kinds or one.rule.kind in kinds) and one.is_hit(facts, now_s))
+    fitting = armed if kinds is None else [one for one in armed if one.rule.kind in kinds]
+    return tuple(one for one in fitting if one.is_hit(facts, now_s))

@@ -77,6 +77,11 @@ class Door:
     def disarm(self, armed: Armed) -> None:
         with self._lock:
             self.armed = tuple(one for one in self.armed if one is not armed)
+        armed.clear()
+
+    def is_over(self, armed: Armed) -> bool:
+        """Whether a rule that has hit was cleared since, or its duration has ended."""
+        return armed.is_over(self._clock.monotonic_s())
 
 
 class Faults:

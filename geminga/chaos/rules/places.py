@@ -38,6 +38,7 @@ _PATH = _fields("path")
 _BUCKET = _fields("operation", "topic", "ledger_id")
 _OF_TOPIC = _fields("topic", "subscription")
 _WHICH = _fields("which", "ledger_id", "quietly")
+_REQUEST = _fields("method", "path")
 
 
 def _disk_kinds(selectors: frozenset[str]) -> dict[str, Kind]:
@@ -51,11 +52,18 @@ def _disk_kinds(selectors: frozenset[str]) -> dict[str, Kind]:
 
 PLACES: Final[dict[str, dict[str, Kind]]] = {
     "wire": {
-        "latency": Kind("delays frames", _fields("latency_ms"), _WIRE),
+        "latency": Kind("delays frames", _fields("latency_ms"), _WIRE | {"jitter_ms"}),
         "throttle": Kind("limits the rate of bytes", _fields("bytes_per_s"), _WIRE),
         "flip": Kind("flips one bit of a frame", takes=_WIRE),
         "cut": Kind("closes the connection with a reset, before the frame", takes=_WIRE),
         "half-close": Kind("ends one direction, before the frame; the other stays open", takes=_WIRE),
+        "black-hole": Kind("takes frames and never passes them on; the connection stays open", takes=_WIRE),
+        "slice": Kind("passes on a frame in pieces", _fields("slice_bytes"), _WIRE | {"latency_ms"}),
+        "error": Kind(
+            "answers a request with an error; it is not carried out",
+            _fields("command", "error"),
+            _fields("client", "version", "direction", "message"),
+        ),
     },
     "journal": _disk_kinds(_FILE),
     "entry-log": _disk_kinds(_FILE),
@@ -86,6 +94,17 @@ PLACES: Final[dict[str, dict[str, Kind]]] = {
     "process": {
         "kill": Kind("SIGKILL to the broker at a named point", _fields("name")),
         "pause": Kind("stops the event loop once, for a time", _fields("latency_ms"), at_once=True),
+    },
+    "admin": {
+        "latency": Kind("delays a request", _fields("latency_ms"), _REQUEST | {"jitter_ms"}),
+        "error": Kind(
+            "answers a request with a status; it is not carried out",
+            _fields("status"),
+            _REQUEST | {"message"},
+        ),
+        "cut": Kind(
+            "closes the connection without an answer; the request is not carried out", takes=_REQUEST
+        ),
     },
 }
 """Kinds by place. `docs/faults.md` describes each."""

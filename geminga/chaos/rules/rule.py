@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
+from geminga.chaos.rules.can_hit import REQUESTS, directions_of, operations_of
 from geminga.chaos.rules.places import OPERATIONS, PLACES, POINTS, WHEN
 from geminga.errors import PeerError
+from geminga.limits import MIB
 
 DURATION_MS_MAX: Final = 24 * 3_600_000
 COUNT_MAX: Final = 10**9
@@ -39,7 +42,7 @@ class Rule(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=Tr
     """`in` (from clients) or `out` (to clients)."""
     operation: str = ""
     path: str = ""
-    """A part of a file's name, or the beginning of a metadata path."""
+    """A part of a file's name, or the beginning of a path of the metadata or of the admin port."""
     topic: str = ""
     """Full name of a topic, or its beginning followed by `*`."""
     subscription: str = ""
@@ -61,6 +64,17 @@ class Rule(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=Tr
     latency_ms: int = 0
     bytes_per_s: int = 0
     seed: int = 0
+    jitter_ms: int = 0
+    """Each delay is drawn between `latency_ms` less this and `latency_ms` and this, and is at least 0."""
+    slice_bytes: int = 0
+    error: str = ""
+    """Name of an error of the protocol: `ServiceNotReady`."""
+    message: str = ""
+    """Of an error."""
+    method: str = ""
+    """Of an HTTP request."""
+    status: int = 0
+    """Of an HTTP answer."""
 
 
 _FIELDS: Final = {field.name: field.encode_name for field in msgspec.structs.fields(Rule)}
@@ -72,13 +86,22 @@ _RANGES: Final[dict[str, tuple[float, float, str]]] = {
     "latency_ms": (0, 3_600_000, "a time in ms, at most an hour"),
     "bytes_per_s": (0, 10**12, "a rate in bytes per second"),
     "seed": (0, 2**63 - 1, "a whole number"),
+    "jitter_ms": (0, 3_600_000, "a time in ms, at most an hour"),
+    "slice_bytes": (0, MIB, "a number of bytes, at most 1 MiB"),
+    "status": (400, 599, "a status from 400 to 599"),
     "ledger_id": (-1, 2**63 - 1, "the id of a ledger"),
 }
-_CHOICES: Final = {"direction": ("in", "out"), "which": ("first", "last", "all")}
+_CHOICES: Final = {
+    "direction": ("in", "out"),
+    "which": ("first", "last", "all"),
+    "method": ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"),
+}
+FAULT_ROUTES: Final = "/geminga/faults"
+"""Requests to these paths of the admin port are never hit, so that a rule can be taken back."""
 
 
-def parse_rule(body: object) -> Rule:
-    """The rule in a JSON object. Raises InvalidRule."""
+def parse_rule(body: object, *, at_start: bool = False) -> Rule:
+    """The rule in a JSON object. `at_start`: it is in force while the broker starts. Raises InvalidRule."""
     if not isinstance(body, dict):
         raise InvalidRule(
             'expected a JSON object such as {"place": "wire", "kind": "latency", "latencyMs": 50}'
@@ -101,7 +124,7 @@ def parse_rule(body: object) -> Rule:
         # A rule that says so might be meant to do nothing, and would never end.
         if body.get(_FIELDS[name]) == 0:
             raise InvalidRule(f"{_FIELDS[name]}: expected {_RANGES[name][2]}, not 0")
-    check_rule(rule)
+    check_rule(rule, at_start=at_start)
     return rule
 
 
@@ -110,8 +133,8 @@ def _readable(text: str) -> str:
     return f"{where.rstrip('`')}: {reason[:1].lower()}{reason[1:]}" if where else reason
 
 
-def check_rule(rule: Rule) -> None:
-    """Raises InvalidRule for the first field that is wrong."""
+def check_rule(rule: Rule, *, at_start: bool = False) -> None:
+    """Raises InvalidRule for the first field that is wrong, or with which the rule can never hit."""
     kind = PLACES[rule.place][rule.kind]
     allowed = {"place", "kind", "id"} | kind.needs | kind.takes | (frozenset() if kind.at_once else WHEN)
     for field in msgspec.structs.fields(Rule):
@@ -123,11 +146,10 @@ def check_rule(rule: Rule) -> None:
                 f"{name}: {rule.place}/{rule.kind} does not take it; it takes {', '.join(usable)}"
             )
         if not is_given and field.name in kind.needs:
-            wanted = f"{_RANGES[field.name][2]}, above 0" if field.name in _RANGES else "a text"
-            raise InvalidRule(f"{name}: {rule.place}/{rule.kind} needs it: {wanted}")
+            raise InvalidRule(f"{name}: {rule.place}/{rule.kind} needs it: {_wanted(rule, field.name)}")
         if isinstance(value, str) and len(value) > TEXT_CHARACTERS_MAX:
             raise InvalidRule(f"{name}: expected at most {TEXT_CHARACTERS_MAX} characters")
-        if field.name in _RANGES:
+        if is_given and field.name in _RANGES:
             low, high, wanted = _RANGES[field.name]
             if not low <= value <= high or (field.name == "probability" and value == 0):
                 raise InvalidRule(f"{name}: expected {wanted}, not {value}")
@@ -141,13 +163,67 @@ def check_rule(rule: Rule) -> None:
     if rule.place == "process" and rule.kind == "kill" and rule.name not in POINTS:
         raise InvalidRule(f"name: expected a point, one of {', '.join(POINTS)}, not {rule.name[:100]!r}")
     if rule.command:
-        _check_command(rule.command)
+        _check_command(rule)
+    _check_operation(rule, at_start)
+    _check_path(rule)
 
 
-def _check_command(command: str) -> None:
+def _wanted(rule: Rule, name: str) -> str:
+    if name in _RANGES:
+        low, _, wanted = _RANGES[name]
+        return wanted if low else f"{wanted}, above 0"
+    if name == "command":
+        return f"one of {', '.join(REQUESTS)}"
+    return f"one of {', '.join(_error_names())}" if name == "error" else "a text"
+
+
+def _error_names() -> Sequence[str]:
+    from geminga.wire import pulsar_pb2 as pb
+
+    return pb.ServerError.keys()
+
+
+def _check_command(rule: Rule) -> None:
     # Here, since only a rule with a command needs the generated code.
     from geminga.wire import pulsar_pb2 as pb
 
+    command = rule.command
     names = pb.BaseCommand.Type.keys()
     if command not in names:
         raise InvalidRule(f"command: expected a command of the protocol such as SEND, not {command[:100]!r}")
+    directions = directions_of(command)
+    if rule.kind == "error":
+        if command not in REQUESTS:
+            raise InvalidRule(f"command: wire/error can answer {', '.join(REQUESTS)}, not {command}")
+        if rule.error not in _error_names():
+            raise InvalidRule(f"error: expected {_wanted(rule, 'error')}, not {rule.error[:100]!r}")
+        directions = ("in",)  # CLOSE_PRODUCER and CLOSE_CONSUMER are no requests when the broker sends them
+    if rule.direction and rule.direction not in directions:
+        text = "comes from clients: in" if directions == ("in",) else "goes to clients: out"
+        raise InvalidRule(f"direction: {command} {text}, so {rule.direction!r} can never hit")
+
+
+def _check_operation(rule: Rule, at_start: bool) -> None:
+    if not rule.operation:
+        return
+    usable = operations_of(rule.place, rule.kind)
+    if rule.operation not in usable:
+        raise InvalidRule(
+            f"operation: {rule.place}/{rule.kind} can hit {', '.join(usable)}, never {rule.operation}"
+        )
+    if (rule.place, rule.operation) == ("journal", "read") and not at_start:
+        raise InvalidRule("operation: a journal is read only at a start: give the rule by --fault")
+    if (rule.place, rule.operation) == ("bucket", "create") and rule.ledger_id >= 0:
+        raise InvalidRule("ledgerId: a bucket that is created has no ledger yet; leave it out")
+
+
+def _check_path(rule: Rule) -> None:
+    if not rule.path or rule.place not in ("metadata", "admin"):
+        return
+    example = "/managed-ledgers/public" if rule.place == "metadata" else "/admin/v2/persistent"
+    if not rule.path.startswith("/"):
+        raise InvalidRule(
+            f"path: expected the beginning of a path such as {example}, not {rule.path[:100]!r}"
+        )
+    if rule.place == "admin" and f"{rule.path}/".startswith(f"{FAULT_ROUTES}/"):
+        raise InvalidRule(f"path: requests to {FAULT_ROUTES} are never hit, so that rules can be cleared")

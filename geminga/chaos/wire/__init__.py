@@ -6,6 +6,9 @@ With `--chaos`, the composition root has each accepted socket wrapped (`WireFaul
 a pair of sockets, whose other end the broker reads and writes from then on, and applies the rules to each
 frame. A relay stays until its connection ends, also after the last rule has ended.
 
+A request that a rule answers with an error (`answers.py`) is not passed on; its answer leaves in the other
+direction, between two frames of the broker.
+
 `frames.py` cuts the bytes of one direction into frames and reads their commands' names, without I/O. A relay
 may begin in the middle of a frame. It passes on what it cannot read until a read begins with a frame.
 

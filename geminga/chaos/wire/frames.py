@@ -24,6 +24,8 @@ class Piece(NamedTuple):
     """Name of the command, "" for bytes of an unknown frame."""
     is_first: bool
     """Whether the frame begins with these bytes."""
+    is_last: bool
+    """Whether the frame ends with these bytes; False for an unknown frame."""
 
 
 class Frames:
@@ -55,7 +57,8 @@ class Frames:
             piece = data[at : at + self._left_bytes]
             self._left_bytes -= len(piece)
             at += len(piece)
-            pieces.append(Piece(piece, self._command, is_first))
+            is_last = not self._left_bytes and bool(self._command)
+            pieces.append(Piece(piece, self._command, is_first, is_last))
         return pieces
 
     def rest(self) -> bytes:

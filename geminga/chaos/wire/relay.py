@@ -11,9 +11,12 @@ from typing import Final, NamedTuple
 import trio
 
 from geminga import limits
+from geminga.chaos.rules.can_hit import kinds_at
 from geminga.chaos.rules.deciding import Armed, Facts
 from geminga.chaos.rules.faults import Door
-from geminga.chaos.rules.killing import Points
+from geminga.chaos.rules.killing import Points, has
+from geminga.chaos.rules.waiting import wait_while
+from geminga.chaos.wire.answers import error_answer, request_bytes
 from geminga.chaos.wire.frames import Frames, Piece
 from geminga.wire import pulsar_pb2 as pb
 
@@ -22,6 +25,8 @@ HELD_BYTES_MAX: Final = limits.MIB
 """Of one direction: it bounds the rate at a latency, as a window does."""
 THROTTLE_S: Final = 0.02
 """A throttled direction sends what its rate allows in this time at once."""
+_OF_UNKNOWN: Final = kinds_at("wire", "unknown") - {"black-hole"}
+"""Kinds for bytes of an unknown frame: to drop a part of a frame would break the framing of what follows."""
 _RESET: Final = struct.pack("ii", 1, 0)
 """SO_LINGER: the close of the socket sends a reset."""
 
@@ -33,9 +38,14 @@ class _Leaving(NamedTuple):
 
     due_s: float
     data: bytes
-    bytes_per_s: int = 0
+    hit: tuple[Armed, ...] = ()
+    """The rules that say how fast the bytes leave."""
+    is_first: bool = False
+    """Whether a frame begins with them."""
     end: str = ""
     is_receipt: bool = False
+    answer: bytes = b""
+    """Leaves in the other direction instead of the data."""
 
 
 def peer_version(connect: bytes) -> str:
@@ -66,9 +76,15 @@ class Relay:
     async def run(self) -> None:
         """Return when the connection has ended. Closes both sockets, also when cancelled."""
         with self._client, self._broker:
+            outward = _Direction(self, self._door, "out", self._broker, self._client)
+            inward = _Direction(self, self._door, "in", self._client, self._broker, outward)
+            # The broker may have written a part of a frame. The rest is written as soon as the client's
+            # socket takes more, to the pair from now on, and is seen before any answer of ours.
+            with trio.move_on_after(0) as full:
+                await trio.lowlevel.wait_writable(self._client)
+            if full.cancelled_caught:
+                outward.begin_within_a_frame()
             async with trio.open_nursery() as nursery:
-                inward = _Direction(self, self._door, "in", self._client, self._broker)
-                outward = _Direction(self, self._door, "out", self._broker, self._client)
                 nursery.start_soon(inward.run, nursery.cancel_scope)
                 nursery.start_soon(outward.run, nursery.cancel_scope)
 
@@ -83,8 +99,16 @@ class Relay:
 
 class _Direction:
     def __init__(
-        self, relay: Relay, door: Door, name: str, source: socket.socket, sink: socket.socket
+        self,
+        relay: Relay,
+        door: Door,
+        name: str,
+        source: socket.socket,
+        sink: socket.socket,
+        answers: _Direction | None = None,
     ) -> None:
+        """`answers` is the direction of answers to what comes here."""
+        self._answers = answers
         self._relay = relay
         self._door = door
         self._name = name
@@ -96,7 +120,18 @@ class _Direction:
         self._changed = trio.Event()
         self._hit: tuple[Armed, ...] = ()
         """The rules that have hit the current frame."""
+        self._delay_s = 0.0
+        """Of each piece of the current frame."""
         self._last_due_s = 0.0
+        self._is_between = True
+        """Whether what was put last has ended a frame."""
+        self._inserted: deque[bytes] = deque()
+        """Frames of our own that wait for the end of a frame. They count as held."""
+        self._request: bytearray | None = None
+        """The beginning of a request that will be answered with an error, until it is long enough."""
+
+    def begin_within_a_frame(self) -> None:
+        self._is_between = False
 
     async def run(self, connection: trio.CancelScope) -> None:
         """Copy until the source ends. A failed socket ends the whole connection."""
@@ -129,24 +164,67 @@ class _Direction:
     def _take(self, piece: Piece) -> None:
         """Decide what becomes of the piece."""
         if piece.is_first:
-            if piece.command == "CONNECT":
-                self._relay.hear_connect(piece.data)
-            self._hit = self._door.hit(self._facts(piece)) if self._door.armed else ()
-        data, rate, end, delay_s = piece.data, 0, "", 0.0
+            self._begin(piece)
+        data, end, answer = piece.data, "", b""
         for armed in self._hit:
-            rule = armed.rule
-            if rule.kind == "latency":
-                delay_s += rule.latency_ms / 1000
-            elif rule.kind == "throttle":
-                rate = min(rate or rule.bytes_per_s, rule.bytes_per_s)
-            elif rule.kind == "flip" and piece.is_first:
+            kind = armed.rule.kind
+            if kind == "flip" and piece.is_first and data:
                 data = flipped(data, armed)
-            elif rule.kind in ("cut", "half-close"):
-                data, end = b"", rule.kind
-        # Never before an earlier frame: a delay that ends, or that is shorter, does not reorder a stream.
-        due_s = max(self._last_due_s, trio.current_time() + delay_s)
-        self._last_due_s = due_s
-        self._put(_Leaving(due_s, data, rate, end, piece.command == "SEND_RECEIPT"))
+            elif kind in ("cut", "half-close"):
+                data, end = b"", kind
+            elif kind == "black-hole":
+                data, self._request = b"", None
+            elif kind == "error":
+                data = b""
+        if self._request is not None:
+            answer = self._answer_to(self._request, piece)
+        if data or end or answer:
+            is_receipt = piece.command == "SEND_RECEIPT" and bool(data)
+            self._put(_Leaving(self._due_s(), data, self._hit, piece.is_first, end, is_receipt, answer))
+        self._is_between = piece.is_last
+        self._put_inserted()
+
+    def _begin(self, piece: Piece) -> None:
+        """Decide which rules hit the frame that begins."""
+        if piece.command:
+            self._is_between = True
+            self._put_inserted()
+        if piece.command == "CONNECT":
+            self._relay.hear_connect(piece.data)
+        self._hit = ()
+        if self._door.armed:
+            kinds = kinds_at("wire", self._name) if piece.command else _OF_UNKNOWN
+            self._hit = self._door.hit(self._facts(piece), kinds)
+        self._delay_s = sum(one.delay_s() for one in self._hit if one.rule.kind == "latency")
+        self._request = bytearray() if has(self._hit, "error") else None
+
+    def _due_s(self) -> float:
+        """Never before an earlier frame: a delay that ends, or that is shorter, does not reorder a stream."""
+        self._last_due_s = max(self._last_due_s, trio.current_time() + self._delay_s)
+        return self._last_due_s
+
+    def _answer_to(self, request: bytearray, piece: Piece) -> bytes:
+        """The answer to the request that this piece belongs to, once it has come far enough."""
+        request += piece.data
+        if len(request) < request_bytes(request):
+            return b""
+        self._request = None
+        rule = next(one.rule for one in self._hit if one.rule.kind == "error")
+        return error_answer(bytes(request), rule.error, rule.message or f"{rule.error} (injected)")
+
+    async def insert(self, frame: bytes) -> None:
+        """Send a frame of our own behind a whole frame. Waits while this direction is full."""
+        while self._held_bytes >= HELD_BYTES_MAX:
+            await self._change()
+        self._inserted.append(frame)
+        self._held_bytes += len(frame)
+        self._put_inserted()
+
+    def _put_inserted(self) -> None:
+        while self._is_between and self._inserted:
+            frame = self._inserted.popleft()
+            self._held_bytes -= len(frame)
+            self._put(_Leaving(self._last_due_s, frame))
 
     def _facts(self, piece: Piece) -> Facts:
         relay = self._relay
@@ -154,7 +232,7 @@ class _Direction:
 
     def _put(self, leaving: _Leaving) -> None:
         self._leaving.append(leaving)
-        self._held_bytes += len(leaving.data)
+        self._held_bytes += len(leaving.data) + len(leaving.answer)
         self._tell()
 
     async def _write(self, connection: trio.CancelScope) -> None:
@@ -163,10 +241,12 @@ class _Direction:
                 await self._change()
             leaving = self._leaving.popleft()
             await trio.sleep_until(leaving.due_s)
-            await self._send(leaving.data, leaving.bytes_per_s)
+            if leaving.answer and self._answers is not None:
+                await self._answers.insert(leaving.answer)
+            await self._send(leaving)
             if leaving.is_receipt:
                 self._relay.points.passed("receipt-sent")
-            self._held_bytes -= len(leaving.data)
+            self._held_bytes -= len(leaving.data) + len(leaving.answer)
             self._tell()
             if leaving.end == "half-close":
                 with contextlib.suppress(OSError):
@@ -188,18 +268,36 @@ class _Direction:
             self._tell()
             await self._change()
 
-    async def _send(self, data: bytes, bytes_per_s: int) -> None:
-        step = max(1, int(bytes_per_s * THROTTLE_S)) if bytes_per_s else len(data)
-        at = 0
-        while at < len(data):
+    async def _send(self, leaving: _Leaving) -> None:
+        """Send the data, in the pieces and at the rate of rules that are not over."""
+        rest = memoryview(leaving.data)
+        while rest:
+            slicers = self._lasting(leaving.hit, "slice")
+            for armed in slicers if len(rest) < len(leaving.data) or not leaving.is_first else ():
+                await (
+                    trio.lowlevel.checkpoint()
+                )  # what was sent before may be read alone also without latency
+                await wait_while(self._door, armed, armed.rule.latency_ms / 1000)
+            size_bytes = min((armed.rule.slice_bytes for armed in slicers), default=len(rest))
+            await self._send_slice(rest[:size_bytes], leaving.hit)
+            rest = rest[size_bytes:]
+
+    async def _send_slice(self, rest: memoryview, hit: tuple[Armed, ...]) -> None:
+        while rest:
+            rates = [armed.rule.bytes_per_s for armed in self._lasting(hit, "throttle")]
+            step = max(1, int(min(rates) * THROTTLE_S)) if rates else len(rest)
             try:
-                sent = self._sink.send(memoryview(data)[at : at + step])
+                sent = self._sink.send(rest[:step])
             except BlockingIOError:
                 await trio.lowlevel.wait_writable(self._sink)
                 continue
-            at += sent
-            if bytes_per_s:
-                await trio.sleep(sent / bytes_per_s)
+            rest = rest[sent:]
+            if rates:
+                await trio.sleep(sent / min(rates))
+
+    def _lasting(self, hit: tuple[Armed, ...], kind: str) -> list[Armed]:
+        """Those of this kind that are not over."""
+        return [one for one in hit if one.rule.kind == kind and not self._door.is_over(one)]
 
     async def _change(self) -> None:
         await self._changed.wait()

@@ -21,11 +21,14 @@ FLAGS: dict[str, tuple[str, str]] = {
     "command": ("NAME", "of the protocol, such as SEND"),
     "direction": ("in|out", "from clients or to clients"),
     "operation": ("NAME", "of the place: see 'geminga fault places'"),
-    "path": ("TEXT", "a part of a file's name, or the beginning of a metadata path"),
+    "path": ("TEXT", "a part of a file's name, or the beginning of a path of the metadata or the admin port"),
+    "method": ("NAME", "of a request to the admin port, such as PUT"),
     "topic": ("NAME", "full name, or its beginning and *"),
     "subscription": ("NAME", "of the topic"),
     "which": ("first|last|all", "buckets, by due time"),
     "name": ("NAME", "of a cursor's property, or of a point of the process"),
+    "error": ("NAME", "of the protocol, such as ServiceNotReady"),
+    "message": ("TEXT", "of an error"),
 }
 """Fields that are passed as they are."""
 COLUMNS = (
@@ -74,6 +77,11 @@ def _add_set(made: argparse.ArgumentParser) -> None:
     made.add_argument("--ledger", dest="ledgerId", type=positive, metavar="ID", help="of a bucket")
     made.add_argument("--quietly", action="store_true", default=None, help="the broker finds out by itself")
     made.add_argument("--latency", dest="latencyMs", type=duration_ms, metavar="TIME", help="such as 50ms")
+    made.add_argument("--jitter", dest="jitterMs", type=duration_ms, metavar="TIME", help="of the latency")
+    made.add_argument(
+        "--slice", dest="sliceBytes", type=positive_bytes, metavar="SIZE", help="of each piece: 100, 4k"
+    )
+    made.add_argument("--status", type=positive, metavar="N", help="of an HTTP answer, from 400 to 599")
     made.add_argument(
         "--rate", dest="bytesPerS", type=positive_bytes, metavar="SIZE", help="per second: 4096, 64k"
     )
@@ -83,7 +91,7 @@ def _add_set(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--for", dest="durationMs", type=duration_ms, metavar="TIME", help="until the rule ends"
     )
-    made.add_argument("--seed", type=int, help="of the probability and of flipped bits (default: 0)")
+    made.add_argument("--seed", type=int, help="of probability, jitter and flipped bits (default: 0)")
 
 
 def _place(text: str) -> str:
@@ -98,7 +106,10 @@ FIELDS = (
     "ledgerId",
     "quietly",
     "latencyMs",
+    "jitterMs",
     "bytesPerS",
+    "sliceBytes",
+    "status",
     "probability",
     "after",
     "count",
@@ -158,6 +169,10 @@ def place_lines(places: Any) -> Iterable[str]:
                 yield f"    needs {', '.join(kind['needs'])}"
             if kind["takes"]:
                 yield f"    takes {', '.join(kind['takes'])}"
+            if kind["commands"]:
+                yield f"    commands of {place}/{name}: {', '.join(kind['commands'])}"
+            if kind["operations"] not in ([], facts["operations"]):
+                yield f"    operations of {place}/{name}: {', '.join(kind['operations'])}"
         if facts["operations"]:
             yield f"    operations of {place}: {', '.join(facts['operations'])}"
         for point, text in facts["points"].items():

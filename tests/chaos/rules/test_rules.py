@@ -81,7 +81,8 @@ def test_a_wrong_rule_is_refused_by_its_field(body: Any, said: str) -> None:
 
 def test_every_kind_has_a_valid_rule() -> None:
     values: dict[str, Any] = {"latency_ms": 1, "bytes_per_s": 1, "topic": "t", "subscription": "s"}
-    names = {"latency_ms": "latencyMs", "bytes_per_s": "bytesPerS"}
+    values |= {"slice_bytes": 1, "status": 503, "command": "SEND", "error": "ServiceNotReady"}
+    names = {"latency_ms": "latencyMs", "bytes_per_s": "bytesPerS", "slice_bytes": "sliceBytes"}
     for place, kinds in PLACES.items():
         for name, kind in kinds.items():
             fields = {names.get(one, one): values.get(one, "journal-synced") for one in kind.needs}

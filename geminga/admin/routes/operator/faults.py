@@ -54,6 +54,7 @@ class FaultRoutes:
     async def places(self, request: Request) -> Response:
         """The places, their kinds of faults, and the fields that a rule of each kind takes."""
         self._gate.check(request)
+        from geminga.chaos.rules.can_hit import REQUESTS, operations_of
         from geminga.chaos.rules.places import OPERATIONS, PLACES, POINTS, WHEN
 
         return json_response(
@@ -66,6 +67,8 @@ class FaultRoutes:
                             "text": kind.text,
                             "needs": sorted(kind.needs),
                             "takes": sorted(kind.takes | (frozenset() if kind.at_once else WHEN)),
+                            "operations": operations_of(place, name) if "operation" in kind.takes else (),
+                            "commands": REQUESTS if (place, name) == ("wire", "error") else (),
                         }
                         for name, kind in kinds.items()
                     },

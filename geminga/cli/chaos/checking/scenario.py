@@ -234,8 +234,8 @@ def _rule(fields: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in fields.items():
         if name == "for":
             rule["durationMs"] = duration_ms(value)
-        elif name == "latency":
-            rule["latencyMs"] = duration_ms(value)
+        elif name in ("latency", "jitter"):
+            rule[f"{name}Ms"] = duration_ms(value)
         elif name != "fault":
             rule[name] = value
     return rule
