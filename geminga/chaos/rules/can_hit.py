@@ -92,4 +92,5 @@ def directions_of(command: str) -> tuple[str, ...]:
     """Where a command of the protocol can be seen."""
     if command in _BOTH_WAYS:
         return ("in", "out")
-    return ("out",) if command in _TO_CLIENTS or command.endswith("_RESPONSE") else ("in",)
+    is_answer = command in _TO_CLIENTS or (command.endswith("_RESPONSE") and command != "AUTH_RESPONSE")
+    return ("out",) if is_answer else ("in",)

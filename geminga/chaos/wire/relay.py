@@ -23,6 +23,8 @@ from geminga.wire import pulsar_pb2 as pb
 READ_BYTES: Final = 64 * limits.KIB
 HELD_BYTES_MAX: Final = limits.MIB
 """Of one direction: it bounds the rate at a latency, as a window does."""
+WRITABLE_S: Final = 0.001
+"""A socket that takes bytes is seen to before this ends: the loop looks at sockets before deadlines."""
 THROTTLE_S: Final = 0.02
 """A throttled direction sends what its rate allows in this time at once."""
 _OF_UNKNOWN: Final = kinds_at("wire", "unknown") - {"black-hole"}
@@ -80,7 +82,7 @@ class Relay:
             inward = _Direction(self, self._door, "in", self._client, self._broker, outward)
             # The broker may have written a part of a frame. The rest is written as soon as the client's
             # socket takes more, to the pair from now on, and is seen before any answer of ours.
-            with trio.move_on_after(0) as full:
+            with trio.move_on_after(WRITABLE_S) as full:
                 await trio.lowlevel.wait_writable(self._client)
             if full.cancelled_caught:
                 outward.begin_within_a_frame()
@@ -272,13 +274,12 @@ class _Direction:
         """Send the data, in the pieces and at the rate of rules that are not over."""
         rest = memoryview(leaving.data)
         while rest:
-            slicers = self._lasting(leaving.hit, "slice")
-            for armed in slicers if len(rest) < len(leaving.data) or not leaving.is_first else ():
-                await (
-                    trio.lowlevel.checkpoint()
-                )  # what was sent before may be read alone also without latency
+            is_begun = len(rest) < len(leaving.data) or not leaving.is_first
+            for armed in self._lasting(leaving.hit, "slice") if is_begun else ():
+                await trio.lowlevel.checkpoint()  # what was sent may be read alone, also without a latency
                 await wait_while(self._door, armed, armed.rule.latency_ms / 1000)
-            size_bytes = min((armed.rule.slice_bytes for armed in slicers), default=len(rest))
+            sizes = [armed.rule.slice_bytes for armed in self._lasting(leaving.hit, "slice")]
+            size_bytes = min(sizes, default=len(rest))
             await self._send_slice(rest[:size_bytes], leaving.hit)
             rest = rest[size_bytes:]
 

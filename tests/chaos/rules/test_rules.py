@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from geminga.chaos.rules.deciding import Facts
+from geminga.chaos.rules.can_hit import HITS, kinds_at, operations_of
+from geminga.chaos.rules.deciding import Armed, Facts
 from geminga.chaos.rules.faults import RULES_MAX, Faults, NoSuchRule, TooManyRules
 from geminga.chaos.rules.places import PLACES
 from geminga.chaos.rules.rule import InvalidRule, parse_rule
@@ -48,6 +49,9 @@ def cut(**fields: Any) -> Any:
     return parse_rule({"place": "wire", "kind": "cut", **fields})
 
 
+LOOKUP_ERROR = {"place": "wire", "kind": "error", "command": "LOOKUP", "error": "ServiceNotReady"}
+
+
 @pytest.mark.parametrize(
     ("body", "said"),
     [
@@ -72,11 +76,109 @@ def cut(**fields: Any) -> Any:
         ({"place": "journal", "kind": "eio", "operation": "seek"}, "operation: expected one of read, write"),
         ({"place": "process", "kind": "kill", "name": "nowhere"}, "name: expected a point, one of"),
         ({"place": "topic", "kind": "unload", "topic": "t", "count": 2}, "count: topic/unload does not take"),
+        ({"place": "wire", "kind": "slice"}, "sliceBytes: wire/slice needs it: a number of bytes"),
+        ({"place": "wire", "kind": "cut", "jitterMs": 5}, "jitterMs: wire/cut does not take it"),
+        ({"place": "wire", "kind": "error", "command": "SEND"}, "error: .* needs it: one of UnknownError, "),
+        ({"place": "wire", "kind": "error", "error": "NotReady"}, "command: .* needs it: one of PART"),
+        ({**LOOKUP_ERROR, "error": "NotReady"}, "error: expected one of .*ServiceNotReady.*, not 'NotReady'"),
+        ({**LOOKUP_ERROR, "command": "FLOW"}, "command: wire/error can answer .*SEND, .*, not FLOW"),
+        ({**LOOKUP_ERROR, "command": "MESSAGE"}, "command: wire/error can answer"),
+        ({**LOOKUP_ERROR, "direction": "out"}, "direction: LOOKUP comes from clients: in, so 'out' can"),
+        (
+            {**LOOKUP_ERROR, "command": "CLOSE_PRODUCER", "direction": "out"},
+            "direction: CLOSE_PRODUCER comes",
+        ),
+        ({"place": "admin", "kind": "error"}, "status: admin/error needs it: a status from 400 to 599$"),
+        ({"place": "admin", "kind": "error", "status": 200}, "status: expected a status from 400 to 599"),
+        ({"place": "admin", "kind": "cut", "method": "get"}, "method: expected GET or HEAD or .*, not 'get'"),
+        (
+            {"place": "admin", "kind": "cut", "path": "admin"},
+            "path: expected the beginning of a path such as",
+        ),
+        ({"place": "admin", "kind": "cut", "path": "/geminga/faults/rules"}, "path: .* are never hit"),
     ],
 )
 def test_a_wrong_rule_is_refused_by_its_field(body: Any, said: str) -> None:
     with pytest.raises(InvalidRule, match=said):
         parse_rule(body)
+
+
+@pytest.mark.parametrize(
+    ("fault", "fields", "said"),
+    [
+        ("journal/torn", {"operation": "sync"}, "operation: journal/torn can hit write, never sync"),
+        ("index/torn", {"operation": "read"}, "operation: index/torn can hit write, never read"),
+        ("journal/eio", {"operation": "space"}, "operation: journal/eio can hit read, write, sync, never"),
+        (
+            "entry-log/enospc",
+            {"operation": "read"},
+            "operation: entry-log/enospc can hit write, space, never",
+        ),
+        ("index/enospc", {"operation": "sync"}, "operation: index/enospc can hit write, never sync"),
+        (
+            "journal/slow",
+            {"operation": "read", "latencyMs": 1},
+            "a journal is read only at a start: give the",
+        ),
+        (
+            "wire/cut",
+            {"command": "MESSAGE", "direction": "in"},
+            "direction: MESSAGE goes to clients: out, so",
+        ),
+        (
+            "wire/latency",
+            {"latencyMs": 1, "command": "SEND", "direction": "out"},
+            "direction: SEND comes from",
+        ),
+        (
+            "metadata/refused",
+            {"path": "managed-ledgers"},
+            "path: expected the beginning of a path such as /m",
+        ),
+        ("bucket/fail", {"operation": "create", "ledgerId": 3}, "ledgerId: a bucket that is created has no"),
+    ],
+)
+def test_a_rule_that_can_never_hit_is_refused_with_what_can(fault: str, fields: Any, said: str) -> None:
+    place, _, kind = fault.partition("/")
+    with pytest.raises(InvalidRule, match=said):
+        parse_rule({"place": place, "kind": kind, **fields})
+
+
+def test_a_journals_reads_can_be_hit_at_a_start() -> None:
+    body = {"place": "journal", "kind": "eio", "operation": "read"}
+    assert parse_rule(body, at_start=True).operation == "read"
+    assert parse_rule({**body, "operation": "write"}).operation == "write"
+
+
+def test_doors_and_rules_have_one_table() -> None:
+    assert kinds_at("journal", "write") == {"slow", "eio", "torn"}
+    assert kinds_at("journal", "reserve") == {"slow", "eio", "enospc"}
+    assert kinds_at("journal", "space") == {"enospc"}
+    assert kinds_at("entry-log", "write") == {"slow", "eio", "enospc", "torn"}
+    assert kinds_at("index", "sync") == {"slow", "eio"}
+    assert kinds_at("wire", "in") - kinds_at("wire", "out") == {"error"}
+    for place, kinds in HITS.items():
+        assert kinds.keys() <= PLACES[place].keys()
+        for kind in kinds:
+            assert place == "wire" or operations_of(place, kind)
+
+
+def test_a_jitter_draws_each_delay_by_the_seed_and_never_below_zero() -> None:
+    def drawn(**fields: Any) -> list[float]:
+        armed = Armed(parse_rule({"place": "wire", "kind": "latency", **fields}), 0.0)
+        return [armed.delay_s() for _ in range(200)]
+
+    assert drawn(latencyMs=50) == [0.05] * 200
+    delays = drawn(latencyMs=50, jitterMs=20, seed=1)
+    assert delays == drawn(latencyMs=50, jitterMs=20, seed=1) != drawn(latencyMs=50, jitterMs=20, seed=2)
+    assert 0.03 <= min(delays) < 0.035 < 0.065 < max(delays) <= 0.07
+    assert 0.2 < drawn(latencyMs=10, jitterMs=40).count(0.0) / 200 < 0.5
+
+
+def test_requests_are_selected_by_method_and_the_beginning_of_their_path(faults: Faults) -> None:
+    faults.set(parse_rule({"place": "admin", "kind": "cut", "method": "PUT", "path": "/admin/v2"}))
+    requests = [("PUT", "/admin/v2/x"), ("GET", "/admin/v2/x"), ("PUT", "/x/admin/v2")]
+    assert [hits(faults, "admin", method=method, path=path) for method, path in requests] == [1, 0, 0]
 
 
 def test_every_kind_has_a_valid_rule() -> None:
