@@ -1,0 +1,174 @@
+"""Each kind of each place is hit at least once: those that would end a broker by real files in this process,
+all others in a running broker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pulsar
+import pytest
+
+from geminga.chaos.disk import faulty_disk, faulty_index
+from geminga.chaos.disk.faulty_disk import FaultyDisk
+from geminga.chaos.disk.faulty_index import FaultyIndexDatabase
+from geminga.chaos.rules import killing
+from geminga.chaos.rules.can_hit import operations_of
+from geminga.chaos.rules.faults import Faults
+from geminga.chaos.rules.killing import Points
+from geminga.chaos.rules.places import PLACES
+from geminga.chaos.rules.rule import parse_rule
+from geminga.clock import RealClock
+from geminga.errors import StorageError
+from geminga.storage.disk import RealDisk
+from geminga.wire import client_commands, encoder
+from tests.e2e.binary_session import BinarySession
+from tests.e2e.broker_process import BrokerProcess
+from tests.e2e.chaos import conftest as e2e
+from tests.e2e.chaos.test_e2e_delay_faults import Delayed
+from tests.e2e.delays.test_e2e_delayed_index import SETTINGS
+from tests.e2e.waiting import eventually
+
+pytestmark = pytest.mark.geminga_only
+SUFFIXES: Final = {"journal": ".journal", "entry-log": ".log"}
+NEEDED: Final[dict[str, Any]] = {
+    "latency_ms": ("latencyMs", 1),
+    "bytes_per_s": ("bytesPerS", 1000),
+    "slice_bytes": ("sliceBytes", 4),
+    "command": ("command", "LOOKUP"),
+    "error": ("error", "ServiceNotReady"),
+    "status": ("status", 503),
+}
+IN_FILES: Final = [
+    (place, kind, operation)
+    for place in ("journal", "entry-log", "index")
+    for kind in PLACES[place]
+    for operation in operations_of(place, kind)
+]
+AT_BROKER: Final = [
+    f"{place}/{kind}"
+    for place, kinds in PLACES.items()
+    for kind in kinds
+    if place not in {"journal", "entry-log", "index"} and f"{place}/{kind}" != "process/kill"
+]
+
+
+class Killed(BaseException):
+    """In the place of SIGKILL."""
+
+
+@pytest.fixture
+def unkilled(monkeypatch: pytest.MonkeyPatch) -> None:
+    def kill() -> None:
+        raise Killed
+
+    for module in (killing, faulty_disk, faulty_index):
+        monkeypatch.setattr(module, "kill_process", kill)
+
+
+def needed(place: str, kind: str) -> dict[str, Any]:
+    return dict(NEEDED[name] for name in PLACES[place][kind].needs if name in NEEDED)
+
+
+def file_operations(faults: Faults, path: Path, place: str) -> list[Callable[[], object]]:
+    """All that a broker does with such a file."""
+    disk = FaultyDisk(faults)
+    if place == "index":
+        index = FaultyIndexDatabase(RealDisk(), str(path), faults=faults)
+        return [
+            lambda: index.get(b"a"),
+            index.flush,
+            lambda: index.write([(b"a", b"b")], sync=True),
+            index.close,
+        ]
+    file = disk.create(str(path / f"1{SUFFIXES[place]}"))
+    return [
+        lambda: file.allocate(100),
+        lambda: file.pread(0, 1),
+        file.sync,
+        lambda: disk.free_bytes(str(path)),
+        lambda: file.pwrite_many(0, [b"ab"]),
+        file.close,
+    ]
+
+
+@pytest.mark.parametrize(("place", "kind", "operation"), IN_FILES)
+@pytest.mark.usefixtures("unkilled")
+def test_a_rule_of_files_hits_each_operation_that_it_may_name(
+    tmp_path: Path, place: str, kind: str, operation: str
+) -> None:
+    faults = Faults(RealClock())
+    operations = file_operations(faults, tmp_path, place)
+    body = {"place": place, "kind": kind, "operation": operation, **needed(place, kind)}
+    faults.set(parse_rule(body, at_start=True))
+    for act in operations:
+        with contextlib.suppress(StorageError, Killed):
+            act()
+    assert next(iter(faults.hits()))[2] >= 1
+
+
+@pytest.mark.usefixtures("unkilled")
+def test_a_rule_kills_at_its_point() -> None:
+    faults = Faults(RealClock())
+    faults.set(parse_rule({"place": "process", "kind": "kill", "name": "receipt-sent"}))
+    points = Points(faults.doors["process"])
+    points.passed("journal-synced")
+    with pytest.raises(Killed):
+        points.passed("receipt-sent")
+    assert list(faults.hits()) == [("process", "kill", 1)]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    data_dir = tmp_path_factory.mktemp("kinds") / "data"
+    with BrokerProcess(data_dir, settings=SETTINGS, arguments=["--chaos"]) as process:
+        yield process
+
+
+@pytest.fixture
+def rules(broker: BrokerProcess) -> Iterator[e2e.Faults]:
+    found = e2e.Faults(broker)
+    yield found
+    found.clear_all()
+
+
+@pytest.fixture(scope="module")
+def client(broker: BrokerProcess) -> Iterator[pulsar.Client]:
+    made = pulsar.Client(broker.endpoints.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("fault", AT_BROKER)
+def test_a_kind_hits_in_a_running_broker(rules: e2e.Faults, client: pulsar.Client, fault: str) -> None:
+    place, _, kind = fault.partition("/")
+    fields = needed(place, kind)
+    if place == "wire":
+        with BinarySession(rules.broker.endpoints.binary_address) as session:
+            session.connect()
+            rule = rules.set(fault, **{"command": "PING", "direction": "in", **fields})
+            session.send_bytes(encoder.ping() + client_commands.lookup(1, "persistent://public/default/any"))
+            eventually(lambda: rules.state(rule)["hits"] == 1)
+    elif place == "metadata":
+        rule = rules.set(fault, path="/namespaces/public", count=1, **fields)
+        rules.web.request("PUT", f"/admin/v2/namespaces/public/{kind}")
+    elif place == "admin":
+        rule = rules.set(fault, path="/metrics", **fields)
+        with contextlib.suppress(http.client.HTTPException, OSError):
+            rules.web.request("GET", "/metrics")
+    elif fault == "process/pause":
+        rule = rules.set(fault, **fields)
+    else:
+        topic = f"persistent://public/default/{place}-{kind}"
+        taken = {name: {"topic": topic, "subscription": "s"}[name] for name in PLACES[place][kind].needs}
+        if fault == "bucket/fail":
+            rule = rules.set(fault, topic=topic, count=1)
+        delayed = Delayed(rules, client, topic, wait_ms=3_600_000)
+        delayed.wait_sealed()
+        if fault != "bucket/fail":
+            rule = rules.set(fault, **taken)
+    assert rules.state(rule)["hits"] == 1
