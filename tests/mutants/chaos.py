@@ -11,8 +11,13 @@ FRAMES = "geminga/chaos/wire/frames.py"
 RELAY = "geminga/chaos/wire/relay.py"
 DISK = "geminga/chaos/disk/faulty_disk.py"
 METADATA = "geminga/chaos/disk/faulty_metadata.py"
+ADMIN = "geminga/admin/http/faulty.py"
+CAN_HIT = "geminga/chaos/rules/can_hit.py"
 RULES = "tests/chaos/rules/test_rules.py::"
 WIRE = "tests/e2e/chaos/test_e2e_wire_faults.py::"
+FRAMES_MOVED = "tests/chaos/wire/test_relay.py::"
+REQUESTS = "tests/e2e/chaos/test_e2e_admin_faults.py::"
+KINDS = "tests/e2e/chaos/test_e2e_every_kind.py::"
 DISKS = "tests/e2e/chaos/test_e2e_disk_faults.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -127,5 +132,86 @@ MUTANTS: tuple[Mutant, ...] = (
         "        for rule in ():\n",
         ("tests/testing/test_kit.py::test_the_example_project_passes_in_any_order",),
         "that the test kit clears the faults of a test at its end, whatever the order",
+    ),
+    Mutant(
+        "the-jitter-of-a-latency-is-ignored",
+        DECIDING,
+        "        if not rule.jitter_ms:\n",
+        "        if rule.jitter_ms >= 0:\n",
+        (FRAMES_MOVED + "test_each_delay_is_drawn_within_the_jitter_and_the_order_stays",),
+        "delays that are drawn",
+    ),
+    Mutant(
+        "a-direction-is-not-selected",
+        DECIDING,
+        'and rule.direction in ("", facts.direction)',
+        'and rule.direction in ("", "in", "out")',
+        (FRAMES_MOVED + "test_a_black_hole_takes_the_frames_of_one_direction_until_it_is_cleared",),
+        "a black hole of the other direction",
+    ),
+    Mutant(
+        "a-black-hole-takes-the-rest-of-an-unknown-frame",
+        RELAY,
+        ' - {"black-hole"}',
+        "",
+        (FRAMES_MOVED + "test_bytes_in_the_middle_of_an_unknown_frame_fall_into_no_black_hole",),
+        "the framing behind a frame that is half taken",
+    ),
+    Mutant(
+        "a-request-with-an-error-is-carried-out",
+        RELAY,
+        'elif kind == "error":\n                data = b""',
+        'elif kind == "error":\n                pass',
+        (WIRE + "test_a_request_gets_the_error_that_a_rule_names_and_is_not_carried_out",),
+        "that a refused request reaches the broker",
+    ),
+    Mutant(
+        "an-answer-with-an-error-breaks-into-a-frame",
+        RELAY,
+        "while self._is_between and self._inserted:",
+        "while self._inserted:",
+        (FRAMES_MOVED + "test_a_refused_request_is_answered_behind_the_frame_that_is_being_sent",),
+        "an answer in the middle of the broker's frame",
+    ),
+    Mutant(
+        "slices-of-a-frame-change-places",
+        RELAY,
+        "await self._send_slice(rest[:size_bytes], leaving.hit)\n            rest = rest[size_bytes:]",
+        "await self._send_slice(rest[-size_bytes:], leaving.hit)\n            rest = rest[:-size_bytes]",
+        (FRAMES_MOVED + "test_a_frame_is_passed_on_in_slices_and_the_next_one_whole",),
+        "the order of a frame's slices",
+    ),
+    Mutant(
+        "slices-outlive-their-rule",
+        RELAY,
+        "if one.rule.kind == kind and not self._door.is_over(one)",
+        "if one.rule.kind == kind",
+        (FRAMES_MOVED + "test_a_frame_in_slices_goes_on_whole_when_its_rule_is_cleared",),
+        "a frame that a cleared rule goes on cutting",
+    ),
+    Mutant(
+        "a-request-over-http-with-an-error-is-carried-out",
+        ADMIN,
+        "            if refusal is not None:\n                return refusal\n",
+        "            if refusal is not None:\n                await self._application(request)\n"
+        "                return refusal\n",
+        (REQUESTS + "test_a_request_with_an_error_is_not_carried_out",),
+        "that a refused request is carried out all the same",
+    ),
+    Mutant(
+        "a-fault-of-the-admin-port-hits-the-requests-that-clear-it",
+        ADMIN,
+        "if self._door.armed and request.segments[: len(_ROUTES)] != _ROUTES:",
+        "if self._door.armed:",
+        (REQUESTS + "test_rules_can_be_cleared_while_all_else_fails",),
+        "a rule that cannot be taken back",
+    ),
+    Mutant(
+        "a-torn-sync-is-accepted",
+        CAN_HIT,
+        '        "enospc": ("write",),\n        "torn": ("write",),',
+        '        "enospc": ("write",),\n        "torn": ("write", "sync"),',
+        (KINDS + "test_a_rule_of_files_hits_each_operation_that_it_may_name",),
+        "a rule that can never hit",
     ),
 )

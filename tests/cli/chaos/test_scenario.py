@@ -31,6 +31,13 @@ def test_the_shipped_ones() -> None:
                 parse_rule(rule)
 
 
+def test_a_fault_has_the_fields_of_a_rule_and_durations_as_text() -> None:
+    step = '[[steps]]\ndo = "fault"\nfault = "wire/latency"\nlatency = "50ms"\njitter = "1s"\nfor = "2s"\n'
+    rule = parse_scenario(MINIMAL + step, "x").steps[0].rule
+    assert parse_rule(rule).jitter_ms == 1000
+    assert (rule["latencyMs"], rule["jitterMs"], rule["durationMs"]) == (50, 1000, 2000)
+
+
 def test_the_page_lists_them() -> None:
     page = (Path(__file__).parents[3] / "docs" / "chaos.md").read_text().partition("`--seed N`")[0]
     rows = dict(re.findall(r"^\| `([\w-]+)` \| ([^|]+) \|$", page, re.M))
