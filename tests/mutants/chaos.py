@@ -40,8 +40,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-rule-outlives-its-duration",
         DECIDING,
-        "now_s >= self.ends_s",
-        "now_s > self.ends_s + 1",
+        'return "duration" if now_s >= self.ends_s',
+        'return "duration" if now_s > self.ends_s + 1',
         (RULES + "test_a_rule_ends_at_its_duration_and_its_door_costs_nothing_again",),
         "the end of a rule by its duration",
     ),
@@ -88,8 +88,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "delays-of-frames-add-up",
         RELAY,
-        "due_s = max(self._last_due_s, trio.current_time() + delay_s)",
-        "due_s = max(self._last_due_s, trio.current_time()) + delay_s",
+        "max(self._last_due_s, trio.current_time() + self._delay_s)",
+        "max(self._last_due_s, trio.current_time()) + self._delay_s",
         (WIRE + "test_frames_under_a_latency_are_not_delayed_one_after_the_other",),
         "many frames under one latency",
     ),
@@ -172,6 +172,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "while self._inserted:",
         (FRAMES_MOVED + "test_a_refused_request_is_answered_behind_the_frame_that_is_being_sent",),
         "an answer in the middle of the broker's frame",
+    ),
+    Mutant(
+        "waiting-answers-keep-the-end-of-a-frame-from-being-read",
+        RELAY,
+        "            while self._held_bytes >= HELD_BYTES_MAX:\n",
+        "            while self._held_bytes + self._inserted_bytes >= HELD_BYTES_MAX:\n",
+        (FRAMES_MOVED + "test_answers_that_wait_for_the_end_of_a_frame_do_not_keep_it_from_ending",),
+        "a connection that stops for ever behind many answers of its own",
     ),
     Mutant(
         "slices-of-a-frame-change-places",

@@ -128,7 +128,8 @@ class _Direction:
         self._is_between = True
         """Whether what was put last has ended a frame."""
         self._inserted: deque[bytes] = deque()
-        """Frames of our own that wait for the end of a frame. They count as held."""
+        """Frames of our own that wait for the end of a frame."""
+        self._inserted_bytes = 0
         self._request: bytearray | None = None
         """The beginning of a request that will be answered with an error, until it is long enough."""
 
@@ -216,16 +217,17 @@ class _Direction:
 
     async def insert(self, frame: bytes) -> None:
         """Send a frame of our own behind a whole frame. Waits while this direction is full."""
-        while self._held_bytes >= HELD_BYTES_MAX:
+        # What waits for the end of a frame does not count as held, or that end would never be read.
+        while self._held_bytes + self._inserted_bytes >= HELD_BYTES_MAX:
             await self._change()
         self._inserted.append(frame)
-        self._held_bytes += len(frame)
+        self._inserted_bytes += len(frame)
         self._put_inserted()
 
     def _put_inserted(self) -> None:
         while self._is_between and self._inserted:
             frame = self._inserted.popleft()
-            self._held_bytes -= len(frame)
+            self._inserted_bytes -= len(frame)
             self._put(_Leaving(self._last_due_s, frame))
 
     def _facts(self, piece: Piece) -> Facts:

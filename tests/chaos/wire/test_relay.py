@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -83,7 +83,7 @@ class Relayed:
             return b""
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def relayed(*, is_full: bool = False) -> AsyncIterator[Relayed]:
     """`is_full`: the client's socket takes no more when the relay begins."""
     made = Relayed()
@@ -212,6 +212,30 @@ async def test_a_refused_request_is_answered_behind_the_frame_that_is_being_sent
         answer = encoder.lookup_failed(7, pb.ServerError.Value("TooManyRequests"), "later")
         assert await one.came(one.client) == LOOKUP[20:] + answer + PONG
         assert one.hits(rule) == 1
+
+
+async def test_answers_that_wait_for_the_end_of_a_frame_do_not_keep_it_from_ending() -> None:
+    async with relayed() as one:
+        rule = one.set("error", command="LOOKUP", error="ServiceNotReady", message="x" * 500)
+        one.broker.send(LOOKUP[:20])
+        asked, came = LOOKUP * 5000, b""
+        # As many as the relay takes while the frame has no end, and the rest after it.
+        with contextlib.suppress(BlockingIOError):
+            while asked:
+                asked = asked[one.client.send(asked) :]
+                came += await one.came(one.client)
+        assert came == LOOKUP[:20]
+        one.broker.send(LOOKUP[20:30])
+        came += await one.came(one.client)
+        one.broker.send(LOOKUP[30:])
+        while more := await one.came(one.client):
+            came += more
+            with contextlib.suppress(BlockingIOError):
+                asked = asked[one.client.send(asked) :] if asked else asked
+        assert asked == b""
+        answer = encoder.lookup_failed(7, pb.ServerError.Value("ServiceNotReady"), "x" * 500)
+        assert came == LOOKUP + answer * 5000
+        assert one.hits(rule) == 5000
 
 
 async def test_an_answer_waits_for_the_rest_of_a_frame_that_the_broker_had_begun() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import http.client
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tests.e2e.chaos.conftest import Faults
+from tests.e2e.waiting import eventually
 
 pytestmark = pytest.mark.geminga_only
 NAMESPACES = "/admin/v2/namespaces/public"
@@ -47,6 +49,16 @@ def test_a_latency_delays_the_requests_that_it_names(faults: Faults) -> None:
     faults.web.get(NAMESPACES)
     assert faults.state(rule)["hits"] == 1
     assert faults.metrics()['geminga_fault_hits_total{place="admin",kind="latency"}'] >= 2
+
+
+def test_a_request_goes_on_when_the_rule_that_delays_it_is_cleared(faults: Faults) -> None:
+    rule = faults.set("admin/latency", latencyMs=3_600_000, path="/metrics")
+    with ThreadPoolExecutor() as threads:
+        asked = threads.submit(faults.web.get, "/metrics")
+        eventually(lambda: faults.state(rule)["hits"] == 1)
+        assert not asked.done()
+        faults.clear_all()
+        assert asked.result().status == 200
 
 
 def test_rules_can_be_cleared_while_all_else_fails(faults: Faults) -> None:
