@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -100,6 +100,11 @@ FAULT_ROUTES: Final = "/geminga/faults"
 """Requests to these paths of the admin port are never hit, so that a rule can be taken back."""
 
 
+def json_names(fields: Iterable[str]) -> list[str]:
+    """The names of these fields in JSON, sorted."""
+    return sorted(_FIELDS[name] for name in fields)
+
+
 def parse_rule(body: object, *, at_start: bool = False) -> Rule:
     """The rule in a JSON object. `at_start`: it is in force while the broker starts. Raises InvalidRule."""
     if not isinstance(body, dict):
@@ -141,10 +146,8 @@ def check_rule(rule: Rule, *, at_start: bool = False) -> None:
         value, name = getattr(rule, field.name), field.encode_name
         is_given = field.default is msgspec.NODEFAULT or value != field.default
         if is_given and field.name not in allowed:
-            usable = sorted(_FIELDS[one] for one in allowed)
-            raise InvalidRule(
-                f"{name}: {rule.place}/{rule.kind} does not take it; it takes {', '.join(usable)}"
-            )
+            usable = ", ".join(json_names(allowed))
+            raise InvalidRule(f"{name}: {rule.place}/{rule.kind} does not take it; it takes {usable}")
         if not is_given and field.name in kind.needs:
             raise InvalidRule(f"{name}: {rule.place}/{rule.kind} needs it: {_wanted(rule, field.name)}")
         if isinstance(value, str) and len(value) > TEXT_CHARACTERS_MAX:

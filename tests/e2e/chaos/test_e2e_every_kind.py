@@ -147,6 +147,20 @@ def client(broker: BrokerProcess) -> Iterator[pulsar.Client]:
     made.close()
 
 
+def test_the_places_are_listed_with_their_fields_as_a_request_has_them(rules: e2e.Faults) -> None:
+    listed = rules.command("places").splitlines()
+    assert [line.partition(":")[0] for line in listed if line[0] != " "] == [
+        f"{place}/{kind}" for place, kinds in PLACES.items() for kind in kinds
+    ]
+    for line in (
+        "    needs sliceBytes",
+        "    commands of wire/error: PARTITIONED_METADATA, LOOKUP, PRODUCER, SEND, ",
+        "    operations of journal/torn: write",
+        "    takes after, count, durationMs, jitterMs, method, path, probability, seed",
+    ):
+        assert any(one.startswith(line) for one in listed), line
+
+
 @pytest.mark.parametrize("fault", AT_BROKER)
 def test_a_kind_hits_in_a_running_broker(rules: e2e.Faults, client: pulsar.Client, fault: str) -> None:
     place, _, kind = fault.partition("/")

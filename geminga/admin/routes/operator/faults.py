@@ -56,6 +56,7 @@ class FaultRoutes:
         self._gate.check(request)
         from geminga.chaos.rules.can_hit import REQUESTS, operations_of
         from geminga.chaos.rules.places import OPERATIONS, PLACES, POINTS, WHEN
+        from geminga.chaos.rules.rule import json_names
 
         return json_response(
             {
@@ -65,8 +66,8 @@ class FaultRoutes:
                     "kinds": {
                         name: {
                             "text": kind.text,
-                            "needs": sorted(kind.needs),
-                            "takes": sorted(kind.takes | (frozenset() if kind.at_once else WHEN)),
+                            "needs": json_names(kind.needs),
+                            "takes": json_names(kind.takes | (frozenset() if kind.at_once else WHEN)),
                             "operations": operations_of(place, name) if "operation" in kind.takes else (),
                             "commands": REQUESTS if (place, name) == ("wire", "error") else (),
                         }
