@@ -2,9 +2,11 @@ import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.net.URI;
+import java.net.URLEncoder;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
@@ -13,6 +15,7 @@ import java.util.ArrayList;
 import java.util.Comparator;
 import java.util.List;
 import java.util.Map;
+import java.util.UUID;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Supplier;
@@ -39,16 +42,26 @@ import org.junit.jupiter.api.extension.ExtensionContext;
  *
  * The command {@code geminga} has to be on the path, or the environment variable GEMINGA_COMMAND names it
  * ("python3 -m geminga"). The broker has free ports, a virtual clock, and faults allowed. It is ready in less than
- * half a second. Each test has a namespace of its own; the clock is shared by the tests of the class. A failed test
- * prints the end of the broker's log.
+ * half a second, and ends with the process of the tests, however that ends. Each test has a namespace of its own; the
+ * clock is shared by the tests of the class, and begins 20 years ahead of the machine's. A failed test prints the end
+ * of the broker's log.
+ *
+ * <p>With GEMINGA_SERVICE_URL and GEMINGA_WEB_URL in the environment it starts nothing and uses the broker there, which
+ * needs a virtual clock and, for faults, {@code --chaos}; beyond loopback also GEMINGA_OPERATOR_TOKEN, the broker's.
+ * The settings are those it was started with then.
  */
 public final class GemingaExtension
         implements BeforeAllCallback, BeforeEachCallback, AfterEachCallback, AfterAllCallback {
     private static final int LOG_SHOWN = 4000;
+    /** 20 years, to the same day of the week: so a moment of the broker's clock is never one of the machine's. */
+    private static final long AHEAD_MS = 1044L * 7 * 86_400_000;
     private static final AtomicInteger NUMBERS = new AtomicInteger();
+    /** A broker that goes on running has the namespaces of earlier runs. */
+    private static final String RUN = UUID.randomUUID().toString();
 
     private final Map<String, String> settings;
     private final HttpClient http = HttpClient.newHttpClient();
+    private final List<String> rules = new ArrayList<>();
     private Path directory;
     private Process process;
     private String serviceUrl;
@@ -68,11 +81,27 @@ public final class GemingaExtension
 
     @Override
     public void beforeAll(ExtensionContext context) throws IOException {
+        serviceUrl = System.getenv("GEMINGA_SERVICE_URL");
+        webUrl = System.getenv("GEMINGA_WEB_URL");
+        if ((serviceUrl == null) != (webUrl == null)) {
+            throw new IllegalStateException("set both GEMINGA_SERVICE_URL and GEMINGA_WEB_URL, or neither");
+        }
+        if (serviceUrl == null) {
+            start();
+        }
+        String shown = ask("GET", "/geminga/clock", null);
+        long missingMs = AHEAD_MS - (number(shown, "now_ms") - number(shown, "wall_ms"));
+        if (missingMs > 0) {
+            advance(Duration.ofMillis(missingMs));
+        }
+    }
+
+    private void start() throws IOException {
         directory = Files.createTempDirectory("geminga-");
         String command = System.getenv().getOrDefault("GEMINGA_COMMAND", "geminga");
         List<String> line = new ArrayList<>(List.of(command.trim().split("\\s+")));
         line.addAll(List.of("standalone", "--port", "0", "--web-port", "0", "--clock", "virtual", "--chaos",
-                "--data-dir", directory.resolve("data").toString(),
+                "--stop-with-stdin", "--data-dir", directory.resolve("data").toString(),
                 "--set", "isDelayedDeliveryDeliverAtTimeStrict=true"));
         settings.forEach((key, value) -> line.addAll(List.of("--set", key + "=" + value)));
         process = new ProcessBuilder(line).redirectError(directory.resolve("log").toFile()).start();
@@ -87,26 +116,47 @@ public final class GemingaExtension
 
     @Override
     public void beforeEach(ExtensionContext context) {
-        namespace = "public/test-" + NUMBERS.incrementAndGet();
+        namespace = "public/test-" + RUN + "-" + NUMBERS.incrementAndGet();
         ask("PUT", "/admin/v2/namespaces/" + namespace, "{}");
     }
 
     @Override
     public void afterEach(ExtensionContext context) {
-        clearFaults();
-        // Or a message that this test left would be the next to fall due in another one.
-        Matcher names = Pattern.compile("persistent://([^\"]+)").matcher(
-                ask("GET", "/admin/v2/persistent/" + namespace, null));
-        while (names.find()) {
-            ask("DELETE", "/admin/v2/persistent/" + names.group(1) + "?force=true", null);
+        while (!rules.isEmpty()) {
+            quietly(this::clearFaults);
         }
+        // Or a message that this test left would be the next to fall due in another one. The partitions of a topic go
+        // with it, so they are not in the second list.
+        quietly(() -> delete(ask("GET", "/admin/v2/persistent/" + namespace + "/partitioned", null), "/partitions"));
+        quietly(() -> delete(ask("GET", "/admin/v2/persistent/" + namespace, null), ""));
+        quietly(() -> ask("DELETE", "/admin/v2/namespaces/" + namespace, null));
         if (context.getExecutionException().isPresent()) {
             System.err.println("the end of the broker's log:\n" + logEnd());
         }
     }
 
+    private void delete(String topics, String what) {
+        Matcher names = Pattern.compile("persistent://([^\"]+)").matcher(topics);
+        while (names.find()) {
+            String path = path(names.group(1).substring(namespace.length() + 1));
+            quietly(() -> ask("DELETE", path + what + "?force=true", null));
+        }
+    }
+
+    /** The test may have killed the broker, and what it found is to be shown. */
+    private static void quietly(Runnable cleaning) {
+        try {
+            cleaning.run();
+        } catch (IllegalStateException | UncheckedIOException error) {
+            System.err.println("after the test: " + error.getMessage());
+        }
+    }
+
     @Override
     public void afterAll(ExtensionContext context) throws IOException, InterruptedException {
+        if (process == null) {
+            return;
+        }
         process.destroy();
         if (!process.waitFor(30, TimeUnit.SECONDS)) {
             process.destroyForcibly().waitFor();
@@ -117,6 +167,9 @@ public final class GemingaExtension
     }
 
     private String logEnd() {
+        if (process == null) {
+            return "is where it was started, " + webUrl;
+        }
         try {
             String log = Files.readString(directory.resolve("log"));
             return log.substring(Math.max(0, log.length() - LOG_SHOWN));
@@ -166,8 +219,13 @@ public final class GemingaExtension
         }
     }
 
-    /** Moves the clock to a moment. */
+    /** Moves the clock to a moment of it, which is none of the machine's clock. */
     public void advanceTo(Instant moment) {
+        Instant now = now();
+        if (moment.isBefore(now)) {
+            throw new IllegalArgumentException(moment + " is in the past: the broker's clock shows " + now
+                    + " and never goes back. Count from now() of the extension, not from the machine's clock");
+        }
         ask("POST", "/geminga/clock", "{\"to_ms\":" + moment.toEpochMilli() + "}");
     }
 
@@ -180,18 +238,20 @@ public final class GemingaExtension
 
     /** Deletes a bucket of the delayed index, and has the broker rebuild it. */
     public void loseBucket(String topic, String subscription) {
-        ask("POST", "/geminga/delayed/persistent/" + namespace + "/" + topic + "/subscription/" + subscription
-                + "/lose-bucket", "{}");
+        ask("POST", "/geminga/delayed/persistent/" + namespace + "/" + encoded(topic) + "/subscription/"
+                + encoded(subscription) + "/lose-bucket", "{}");
     }
 
     /** Puts a rule in force until the test ends: JSON as in docs/faults.md. */
     public void setFault(String rule) {
-        ask("POST", "/geminga/faults", rule);
+        rules.add(text(ask("POST", "/geminga/faults", rule), "id"));
     }
 
-    /** Ends all rules. */
+    /** Ends the rules of this test. */
     public void clearFaults() {
-        ask("DELETE", "/geminga/faults", null);
+        while (!rules.isEmpty()) {
+            ask("DELETE", "/geminga/faults/rules/" + rules.remove(0), null);
+        }
     }
 
     // -- what is left -----------------------------------------------------------------------------------------
@@ -236,9 +296,11 @@ public final class GemingaExtension
         }
     }
 
-    /** The part of a topic's statistics that is about one subscription. */
+    /** The part of a topic's statistics that is about one subscription; over all partitions, if it has any. */
     private String subscription(String topic, String subscription) {
-        String stats = ask("GET", "/admin/v2/persistent/" + namespace + "/" + topic + "/stats", null);
+        boolean partitioned = number(ask("GET", path(topic) + "/partitions", null), "partitions") > 0;
+        String stats = ask("GET",
+                path(topic) + (partitioned ? "/partitioned-stats?perPartition=false" : "/stats"), null);
         String all = stats.substring(stats.indexOf("\"subscriptions\""));
         int at = all.indexOf("\"" + subscription + "\":{");
         if (at < 0) {
@@ -247,15 +309,27 @@ public final class GemingaExtension
         return all.substring(at);
     }
 
+    private String path(String topic) {
+        return "/admin/v2/persistent/" + namespace + "/" + encoded(topic);
+    }
+
+    private static String encoded(String name) {
+        return URLEncoder.encode(name, StandardCharsets.UTF_8).replace("+", "%20");
+    }
+
     // -- HTTP, and JSON without a library ---------------------------------------------------------------------
 
     private String ask(String method, String path, String body) {
         HttpRequest.BodyPublisher sent = body == null
                 ? HttpRequest.BodyPublishers.noBody() : HttpRequest.BodyPublishers.ofString(body);
-        HttpRequest request = HttpRequest.newBuilder(URI.create(webUrl + path))
-                .header("Content-Type", "application/json").method(method, sent).build();
+        HttpRequest.Builder request = HttpRequest.newBuilder(URI.create(webUrl + path))
+                .header("Content-Type", "application/json").method(method, sent);
+        String token = System.getenv("GEMINGA_OPERATOR_TOKEN");
+        if (token != null && path.startsWith("/geminga/")) {
+            request.header("Authorization", "Bearer " + token);
+        }
         try {
-            HttpResponse<String> response = http.send(request, HttpResponse.BodyHandlers.ofString());
+            HttpResponse<String> response = http.send(request.build(), HttpResponse.BodyHandlers.ofString());
             if (response.statusCode() >= 300) {
                 throw new IllegalStateException(
                         method + " " + path + ": " + response.statusCode() + ": " + response.body());

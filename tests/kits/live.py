@@ -36,7 +36,7 @@ def run_java(folder: Path, environment: dict[str, str], jars: list[str]) -> int:
     subprocess.run(["javac", "-cp", class_path, "-d", str(folder), *map(str, sources)], check=True)
     launcher = "org.junit.platform.console.ConsoleLauncher"
     command = ["java", "-cp", class_path, launcher, "execute", "--disable-banner"]
-    command += ["--select-class", "GemingaExtensionTest"]
+    command += ["--select-class", "GemingaExtensionTest", "--select-class", "AbsoluteTimesTest"]
     return subprocess.run(command, cwd=folder, env=environment, check=False).returncode
 
 

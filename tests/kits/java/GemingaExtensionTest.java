@@ -3,6 +3,10 @@ import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
 import java.time.Duration;
 import java.time.Instant;
 import java.util.HashSet;
@@ -24,6 +28,8 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.RegisterExtension;
 
 class GemingaExtensionTest {
+    private static String left = "";
+
     @RegisterExtension
     static final GemingaExtension broker = new GemingaExtension(Map.of(
             "delayedDeliveryMinIndexCountPerBucket", "20",
@@ -43,6 +49,14 @@ class GemingaExtensionTest {
         consumer = client.newConsumer(Schema.STRING).topic(broker.topic("r")).subscriptionName("app")
                 .subscriptionType(SubscriptionType.Shared).subscribe();
         producer = client.newProducer(Schema.STRING).topic(broker.topic("r")).create();
+    }
+
+    @BeforeEach
+    void nothingOfTheTestBeforeIsLeft() throws Exception {
+        HttpRequest look = HttpRequest.newBuilder(URI.create(broker.webUrl() + "/admin/v2/namespaces/public")).build();
+        String namespaces = HttpClient.newHttpClient().send(look, HttpResponse.BodyHandlers.ofString()).body();
+        assertTrue(left.isEmpty() || !namespaces.contains(left), namespaces);
+        left = broker.topic("").substring("persistent://".length()).replaceAll("/$", "");
     }
 
     @AfterEach
@@ -136,6 +150,31 @@ class GemingaExtensionTest {
         AssertionError said = assertThrows(AssertionError.class,
                 () -> broker.assertDelivered("r", "app", Duration.ZERO));
         assertTrue(said.getMessage().contains("1 entries of r / app are not acknowledged"), said.getMessage());
+    }
+
+    @Test
+    void aPartitionedTopic() throws Exception {
+        HttpRequest make = HttpRequest.newBuilder(URI.create(broker.webUrl() + "/admin/v2/"
+                + broker.topic("parted").replace("://", "/") + "/partitions"))
+                .header("Content-Type", "application/json").PUT(HttpRequest.BodyPublishers.ofString("3")).build();
+        assertEquals(204, HttpClient.newHttpClient().send(make, HttpResponse.BodyHandlers.ofString()).statusCode());
+        try (Consumer<String> all = client.newConsumer(Schema.STRING).topic(broker.topic("parted"))
+                .subscriptionName("a b").subscriptionType(SubscriptionType.Shared).subscribe();
+                Producer<String> parted = client.newProducer(Schema.STRING).topic(broker.topic("parted")).create()) {
+            for (int number = 0; number < 9; number++) {
+                parted.newMessage().key("k" + number).value("m").deliverAfter(1, TimeUnit.DAYS).send();
+            }
+            assertEquals(9, broker.backlog("parted", "a b"));
+            broker.drain("parted", "a b", SOON);
+            AssertionError said = assertThrows(AssertionError.class,
+                    () -> broker.assertDelivered("parted", "a b", Duration.ZERO));
+            assertTrue(said.getMessage().contains("9 entries of parted / a b"), said.getMessage());
+            broker.advance(Duration.ofDays(1));
+            for (int number = 0; number < 9; number++) {
+                all.acknowledge(all.receive(10, TimeUnit.SECONDS));
+            }
+            broker.assertDelivered("parted", "a b", SOON);
+        }
     }
 
     @Test
