@@ -8,7 +8,12 @@
 //
 // The command `geminga` has to be on the path, or GEMINGA_COMMAND has to name it ("python3 -m geminga"). Each
 // Start has a broker of its own on free ports, with a virtual clock and with faults allowed; it is ready in
-// less than half a second, and stopped at the end of the test. The end of its log is shown if the test failed.
+// less than half a second, and stopped at the end of the test, or with its process, however that ends. The clock
+// begins 20 years ahead of the machine's. The end of the broker's log is shown if the test failed.
+//
+// With GEMINGA_SERVICE_URL and GEMINGA_WEB_URL in the environment Start uses the broker there, which needs a virtual
+// clock and, for faults, --chaos; beyond loopback also GEMINGA_OPERATOR_TOKEN, the broker's. Settings are those it was
+// started with then, and its clock is shared: run packages and tests one after another (go test -p 1).
 package gemingatest
 
 import (
@@ -18,26 +23,33 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 )
 
 const logShown = 4000
 
+// 20 years, to the same day of the week: so a moment of the broker's clock is never one of the machine's.
+const aheadMs = 1044 * 7 * 86_400_000
+
 // Broker is one that runs.
 type Broker struct {
 	ServiceURL string // pulsar://host:port
 	WebURL     string // http://host:port
 	t          testing.TB
-	process    *exec.Cmd
+	namespace  string
+	rules      []string
+	process    *exec.Cmd // nil: it was not started here
+	stdin      io.Closer // the broker stops when this process ends, which closes it
 	log        string
 }
 
@@ -61,17 +73,44 @@ type Subscription struct {
 // Start runs a broker until the end of the test. Settings are keys of broker.conf: "key=value".
 func Start(t testing.TB, settings ...string) *Broker {
 	t.Helper()
+	b := &Broker{t: t, ServiceURL: os.Getenv("GEMINGA_SERVICE_URL"), WebURL: os.Getenv("GEMINGA_WEB_URL")}
+	switch {
+	case (b.ServiceURL == "") != (b.WebURL == ""):
+		t.Fatal("set both GEMINGA_SERVICE_URL and GEMINGA_WEB_URL, or neither")
+	case b.ServiceURL == "":
+		b.start(settings)
+	}
+	var shown struct {
+		NowMs  int64 `json:"now_ms"`
+		WallMs int64 `json:"wall_ms"`
+	}
+	b.ask("GET", "/geminga/clock", nil, &shown)
+	if missing := aheadMs - (shown.NowMs - shown.WallMs); missing > 0 {
+		b.move(map[string]any{"ms": missing})
+	}
+	// A broker that goes on running has the namespaces of earlier runs.
+	b.namespace = fmt.Sprintf("public/test-%016x", rand.Uint64())
+	b.ask("PUT", "/admin/v2/namespaces/"+b.namespace, map[string]any{}, nil)
+	if b.process == nil {
+		t.Cleanup(b.clean)
+	}
+	return b
+}
+
+func (b *Broker) start(settings []string) {
+	t := b.t
+	t.Helper()
 	command := strings.Fields(os.Getenv("GEMINGA_COMMAND"))
 	if len(command) == 0 {
 		command = []string{"geminga"}
 	}
 	directory := t.TempDir()
 	arguments := append(command[1:], "standalone", "--port", "0", "--web-port", "0", "--clock", "virtual", "--chaos",
-		"--data-dir", filepath.Join(directory, "data"))
+		"--stop-with-stdin", "--data-dir", filepath.Join(directory, "data"))
 	for _, setting := range append([]string{"isDelayedDeliveryDeliverAtTimeStrict=true"}, settings...) {
 		arguments = append(arguments, "--set", setting)
 	}
-	b := &Broker{t: t, log: filepath.Join(directory, "log"), process: exec.Command(command[0], arguments...)}
+	b.log, b.process = filepath.Join(directory, "log"), exec.Command(command[0], arguments...)
 	log, err := os.Create(b.log)
 	if err != nil {
 		t.Fatal(err)
@@ -80,6 +119,9 @@ func Start(t testing.TB, settings ...string) *Broker {
 	b.process.Stderr = log
 	out, err := b.process.StdoutPipe()
 	if err != nil {
+		t.Fatal(err)
+	}
+	if b.stdin, err = b.process.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
 	if err := b.process.Start(); err != nil {
@@ -92,15 +134,39 @@ func Start(t testing.TB, settings ...string) *Broker {
 		t.Fatalf("the broker ended before it was ready:\n%s", b.logEnd())
 	}
 	b.ServiceURL, b.WebURL = ready.Binary, ready.Web
-	return b
 }
 
 func (b *Broker) stop() {
-	_ = b.process.Process.Signal(syscall.SIGTERM)
+	_ = b.stdin.Close()
 	_ = b.process.Wait()
 	if b.t.Failed() {
 		b.t.Logf("the end of the broker's log:\n%s", b.logEnd())
 	}
+}
+
+// Ends the faults of the test and deletes its topics, on a broker that goes on running.
+func (b *Broker) clean() {
+	for _, rule := range b.rules {
+		b.quietly("DELETE", "/geminga/faults/rules/"+rule)
+	}
+	// The partitions of a topic go with it, so they are not in the second list.
+	for _, list := range [][2]string{{"/partitioned", "/partitions"}, {"", ""}} {
+		var topics []string
+		_ = json.Unmarshal(b.quietly("GET", "/admin/v2/persistent/"+b.namespace+list[0]), &topics)
+		for _, topic := range topics {
+			name := strings.TrimPrefix(topic, "persistent://"+b.namespace+"/")
+			b.quietly("DELETE", b.path(name)+list[1]+"?force=true")
+		}
+	}
+	b.quietly("DELETE", "/admin/v2/namespaces/"+b.namespace)
+}
+
+func (b *Broker) quietly(method, path string) []byte {
+	text, err := b.request(method, path, nil)
+	if err != nil {
+		b.t.Logf("after the test: %v", err)
+	}
+	return text
 }
 
 func (b *Broker) logEnd() string {
@@ -108,8 +174,12 @@ func (b *Broker) logEnd() string {
 	return string(text[max(0, len(text)-logShown):])
 }
 
-// Topic is the full name of a topic.
-func (b *Broker) Topic(name string) string { return "persistent://public/default/" + name }
+// Topic is the full name of a topic that no other test uses.
+func (b *Broker) Topic(name string) string { return "persistent://" + b.namespace + "/" + name }
+
+func (b *Broker) path(topic string) string {
+	return "/admin/v2/persistent/" + b.namespace + "/" + url.PathEscape(topic)
+}
 
 // Now is what the broker's clock shows.
 func (b *Broker) Now() time.Time {
@@ -142,9 +212,13 @@ func (b *Broker) AdvanceUntilAcknowledged(length string) Moved {
 	return b.move(map[string]any{"ms": ms, "wait": "acknowledged"})
 }
 
-// AdvanceTo moves the clock to a moment.
+// AdvanceTo moves the clock to a moment of it, which is none of the machine's clock.
 func (b *Broker) AdvanceTo(moment time.Time) Moved {
 	b.t.Helper()
+	if now := b.Now(); moment.Before(now) {
+		b.t.Fatalf("%v is in the past: the broker's clock shows %v and never goes back. "+
+			"Count from Now of the broker, not from the machine's clock", moment.UTC(), now.UTC())
+	}
 	return b.move(map[string]any{"to_ms": moment.UnixMilli()})
 }
 
@@ -166,27 +240,37 @@ func (b *Broker) move(body map[string]any) (moved Moved) {
 // LoseBucket deletes a bucket of the delayed index, and has the broker rebuild it.
 func (b *Broker) LoseBucket(topic, subscription string) {
 	b.t.Helper()
-	path := "/geminga/delayed/persistent/public/default/" + topic + "/subscription/" + subscription + "/lose-bucket"
-	b.ask("POST", path, map[string]any{}, nil)
+	path := "/geminga/delayed/persistent/" + b.namespace + "/" + url.PathEscape(topic)
+	b.ask("POST", path+"/subscription/"+url.PathEscape(subscription)+"/lose-bucket", map[string]any{}, nil)
 }
 
 // SetFault puts a rule in force (docs/faults.md), such as {"place": "wire", "kind": "latency", "latencyMs": 50}.
 func (b *Broker) SetFault(rule map[string]any) {
 	b.t.Helper()
-	b.ask("POST", "/geminga/faults", rule, nil)
+	var made struct{ Rule struct{ ID string } }
+	b.ask("POST", "/geminga/faults", rule, &made)
+	b.rules = append(b.rules, made.Rule.ID)
 }
 
-// ClearFaults ends all rules.
+// ClearFaults ends the rules of this test.
 func (b *Broker) ClearFaults() {
 	b.t.Helper()
-	b.ask("DELETE", "/geminga/faults", nil, nil)
+	for ; len(b.rules) > 0; b.rules = b.rules[1:] {
+		b.ask("DELETE", "/geminga/faults/rules/"+b.rules[0], nil, nil)
+	}
 }
 
-// Subscriptions of a topic, by name.
+// Subscriptions of a topic, by name; each over all partitions, if the topic has any.
 func (b *Broker) Subscriptions(topic string) map[string]Subscription {
 	b.t.Helper()
+	var found struct{ Partitions int }
+	b.ask("GET", b.path(topic)+"/partitions", nil, &found)
+	what := "/stats"
+	if found.Partitions > 0 {
+		what = "/partitioned-stats?perPartition=false"
+	}
 	var stats struct{ Subscriptions map[string]Subscription }
-	b.ask("GET", "/admin/v2/persistent/public/default/"+topic+"/stats", nil, &stats)
+	b.ask("GET", b.path(topic)+what, nil, &stats)
 	return stats.Subscriptions
 }
 
@@ -231,33 +315,42 @@ func (b *Broker) until(atMost time.Duration, waits func() string) {
 
 func (b *Broker) ask(method, path string, body, answer any) {
 	b.t.Helper()
+	text, err := b.request(method, path, body)
+	if err == nil && answer != nil {
+		err = json.Unmarshal(text, answer)
+	}
+	if err != nil {
+		b.t.Fatalf("%s %s: %v", method, path, err)
+	}
+}
+
+func (b *Broker) request(method, path string, body any) ([]byte, error) {
 	var sent io.Reader
 	if body != nil {
 		text, err := json.Marshal(body)
 		if err != nil {
-			b.t.Fatal(err)
+			return nil, err
 		}
 		sent = bytes.NewReader(text)
 	}
 	request, err := http.NewRequest(method, b.WebURL+path, sent)
 	if err != nil {
-		b.t.Fatal(err)
+		return nil, err
 	}
 	request.Header.Set("Content-Type", "application/json")
+	if token := os.Getenv("GEMINGA_OPERATOR_TOKEN"); token != "" && strings.HasPrefix(path, "/geminga/") {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		b.t.Fatal(err)
+		return nil, err
 	}
 	defer response.Body.Close()
-	text, _ := io.ReadAll(response.Body)
-	if response.StatusCode >= 300 {
-		b.t.Fatalf("%s %s: %s: %s", method, path, response.Status, text)
+	text, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode >= 300 {
+		err = fmt.Errorf("%s: %s", response.Status, text)
 	}
-	if answer != nil {
-		if err := json.Unmarshal(text, answer); err != nil {
-			b.t.Fatalf("%s %s: %v: %s", method, path, err, text)
-		}
-	}
+	return text, err
 }
 
 var (

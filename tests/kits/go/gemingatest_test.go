@@ -3,6 +3,10 @@ package gemingatest
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"os"
+	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -21,6 +25,9 @@ type kit struct {
 
 func start(t *testing.T, settings ...string) *kit {
 	t.Helper()
+	if len(settings) > 0 && os.Getenv("GEMINGA_SERVICE_URL") != "" {
+		t.Skip("needs a broker with settings of its own")
+	}
 	quiet := logrus.New()
 	quiet.SetLevel(logrus.PanicLevel)
 	k := &kit{Broker: Start(t, settings...), t: t}
@@ -163,6 +170,102 @@ func TestALostBucket(t *testing.T) {
 		found[k.receive()] = true
 	}
 	k.AssertDelivered("r", "app", 5*time.Second)
+}
+
+func TestAPartitionedTopic(t *testing.T) {
+	k := start(t)
+	path := strings.Replace(k.Topic("parted"), "://", "/", 1) + "/partitions"
+	request, err := http.NewRequest("PUT", k.WebURL+"/admin/v2/"+path, strings.NewReader("3"))
+	check(t, err)
+	response, err := http.DefaultClient.Do(request)
+	check(t, err)
+	if response.StatusCode != 204 {
+		t.Fatal(response.Status)
+	}
+	consumer, err := k.client.Subscribe(pulsar.ConsumerOptions{Topic: k.Topic("parted"), SubscriptionName: "app", Type: pulsar.Shared})
+	check(t, err)
+	producer, err := k.client.CreateProducer(pulsar.ProducerOptions{Topic: k.Topic("parted")})
+	check(t, err)
+	for number := range 9 {
+		_, err := producer.Send(context.Background(), &pulsar.ProducerMessage{Payload: []byte("m"), Key: fmt.Sprint(number), DeliverAfter: day})
+		check(t, err)
+	}
+	if found := k.Subscriptions("parted")["app"]; found.MsgBacklog != 9 {
+		t.Fatal(found)
+	}
+	k.Drain("parted", 5*time.Second)
+	k.Advance("1d")
+	for range 9 {
+		ends, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		message, err := consumer.Receive(ends)
+		cancel()
+		check(t, err)
+		check(t, consumer.Ack(message))
+	}
+	k.AssertDelivered("parted", "app", 5*time.Second)
+}
+
+// Both clocks, as the first thing that a broker sees and after moves.
+func TestAbsoluteTimes(t *testing.T) {
+	k := start(t)
+	for range 2 {
+		for _, clock := range []func() time.Time{time.Now, k.Now} {
+			now := k.Now()
+			_, err := k.producer.Send(context.Background(), &pulsar.ProducerMessage{Payload: []byte("m"), DeliverAt: clock().Add(time.Hour)})
+			check(t, err)
+			k.AdvanceTo(now.Add(59 * time.Minute))
+			early, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+			if message, err := k.consumer.Receive(early); err == nil {
+				t.Fatalf("%s came early", message.Payload())
+			}
+			cancel()
+			k.AdvanceTo(now.Add(61 * time.Minute))
+			k.expect("m")
+		}
+		k.Advance("400d")
+	}
+}
+
+// Keeps what fails the test that it stands for.
+type failing struct {
+	testing.TB
+	said string
+}
+
+func (f *failing) Fatalf(format string, arguments ...any) {
+	f.said = fmt.Sprintf(format, arguments...)
+	runtime.Goexit()
+}
+
+func TestAMomentOfTheMachinesClockIsNoneToAdvanceTo(t *testing.T) {
+	f := &failing{TB: t}
+	broker := Start(f)
+	done := make(chan bool)
+	go func() {
+		defer close(done)
+		broker.AdvanceTo(time.Now().Add(day))
+	}()
+	<-done
+	if !strings.Contains(f.said, "Count from Now of the broker") {
+		t.Fatal(f.said)
+	}
+}
+
+func TestNothingIsLeftOnABrokerThatGoesOn(t *testing.T) {
+	k := start(t)
+	request, err := http.NewRequest("PUT", k.WebURL+k.path("parted")+"/partitions", strings.NewReader("3"))
+	check(t, err)
+	_, err = http.DefaultClient.Do(request)
+	check(t, err)
+	k.SetFault(map[string]any{"place": "wire", "kind": "latency", "latencyMs": 1})
+	k.clean()
+	for path, left := range map[string]string{"/admin/v2/namespaces/public": k.namespace, "/geminga/faults": `"f`} {
+		text, err := k.request("GET", path, nil)
+		check(t, err)
+		if strings.Contains(string(text), left) {
+			t.Fatal(string(text))
+		}
+	}
 }
 
 func TestASlowWire(t *testing.T) {
