@@ -7,8 +7,8 @@
     python -m tests.kits.live KIT --running      twice, on one broker that the kit did not start
 
 Needs `go` with pulsar-client-go in its module cache; a JDK of 17 or newer; Node.js of 18 or newer and npm;
-cargo, and protoc, with which the crate is built. Each kit is one file below `kits/` that users copy; a copy of
-it is compiled together with its tests in a folder of its own, and packages are installed there.
+cargo, and protoc, with which the crate is built. Each kit is one file below `kits/` that users copy; a copy
+of it is compiled together with its tests in a folder of its own, and packages are installed there.
 """
 
 from __future__ import annotations
