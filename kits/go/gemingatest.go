@@ -149,6 +149,7 @@ func (b *Broker) clean() {
 	for _, rule := range b.rules {
 		b.quietly("DELETE", "/geminga/faults/rules/"+rule)
 	}
+	b.rules = nil
 	// The partitions of a topic go with it, so they are not in the second list.
 	for _, list := range [][2]string{{"/partitioned", "/partitions"}, {"", ""}} {
 		var topics []string

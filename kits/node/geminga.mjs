@@ -5,9 +5,9 @@
  *     import test from 'node:test';
  *     import { Geminga } from './geminga.mjs';
  *
- *     const geminga = new Geminga();
+ *     const kit = new Geminga();
  *
- *     test('a month', geminga.test(async (broker) => {
+ *     test('a month', kit.test(async (broker) => {
  *       // subscribe and publish with broker.serviceUrl and broker.topic('reminders') ...
  *       await broker.advance('30d');
  *     }));

@@ -108,10 +108,11 @@ impl Broker {
             command.args(["--set", setting]);
         }
         let log = File::create(directory.join("log")).expect("a log for the broker");
-        let mut child =
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log).spawn().unwrap_or_else(|error| {
-                panic!("the command geminga cannot be run (put it on the path, or set GEMINGA_COMMAND): {error}")
-            });
+        let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log).spawn();
+        let mut child = spawned.unwrap_or_else(|error| {
+            let _ = fs::remove_dir_all(&directory);
+            panic!("the command geminga cannot be run (put it on the path, or set GEMINGA_COMMAND): {error}")
+        });
         let out = child.stdout.take().expect("a pipe");
         self.own = Some((child, directory));
         let mut ready = String::new();
@@ -317,9 +318,10 @@ impl Broker {
 
 impl Drop for Broker {
     fn drop(&mut self) {
-        let Some((child, directory)) = &mut self.own else {
-            return self.clean();
-        };
+        if self._alone.is_some() {
+            self.clean();
+        }
+        let Some((child, directory)) = &mut self.own else { return };
         drop(child.stdin.take()); // --stop-with-stdin
         let _ = child.wait();
         if thread::panicking() {

@@ -7,7 +7,7 @@ Pulsar.Client.setLogHandler(() => {});
 
 const HOUR_MS = 3_600_000;
 const DAY_MS = 24 * HOUR_MS;
-const geminga = new Geminga({
+const kit = new Geminga({
   delayedDeliveryMinIndexCountPerBucket: 20,
   managedLedgerMaxEntriesPerLedger: 20,
   managedLedgerMinLedgerRolloverTimeMinutes: 0,
@@ -16,7 +16,7 @@ const geminga = new Geminga({
 
 /** A test with a client, a shared subscription `app` and a producer of the topic `r`. */
 function withClient(body, partitions) {
-  return geminga.test(async (broker) => {
+  return kit.test(async (broker) => {
     if (partitions) {
       await broker.ask('PUT', `/admin/v2/persistent/${broker.namespace}/r/partitions`, partitions);
     }
@@ -157,7 +157,7 @@ test('a failed test says why, and nothing is left of it', async () => {
   console.error = (text) => said.push(text);
   let ended;
   try {
-    await assert.rejects(geminga.test(async (broker) => {
+    await assert.rejects(kit.test(async (broker) => {
       ended = broker;
       await broker.ask('PUT', `/admin/v2/persistent/${broker.namespace}/parted/partitions`, 3);
       await broker.setFault({ place: 'wire', kind: 'latency', latencyMs: 1 });
