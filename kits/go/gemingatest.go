@@ -73,7 +73,7 @@ type Subscription struct {
 // Start runs a broker until the end of the test. Settings are keys of broker.conf: "key=value".
 func Start(t testing.TB, settings ...string) *Broker {
 	t.Helper()
-	b := &Broker{t: t, ServiceURL: os.Getenv("GEMINGA_SERVICE_URL"), WebURL: os.Getenv("GEMINGA_WEB_URL")}
+	b := &Broker{t: t, ServiceURL: os.Getenv("GEMINGA_SERVICE_URL"), WebURL: strings.TrimSuffix(os.Getenv("GEMINGA_WEB_URL"), "/")}
 	switch {
 	case (b.ServiceURL == "") != (b.WebURL == ""):
 		t.Fatal("set both GEMINGA_SERVICE_URL and GEMINGA_WEB_URL, or neither")

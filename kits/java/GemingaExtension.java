@@ -81,12 +81,12 @@ public final class GemingaExtension
 
     @Override
     public void beforeAll(ExtensionContext context) throws IOException {
-        serviceUrl = System.getenv("GEMINGA_SERVICE_URL");
-        webUrl = System.getenv("GEMINGA_WEB_URL");
-        if ((serviceUrl == null) != (webUrl == null)) {
+        serviceUrl = given("GEMINGA_SERVICE_URL");
+        webUrl = given("GEMINGA_WEB_URL").replaceAll("/$", "");
+        if (serviceUrl.isEmpty() != webUrl.isEmpty()) {
             throw new IllegalStateException("set both GEMINGA_SERVICE_URL and GEMINGA_WEB_URL, or neither");
         }
-        if (serviceUrl == null) {
+        if (serviceUrl.isEmpty()) {
             start();
         }
         String shown = ask("GET", "/geminga/clock", null);
@@ -94,6 +94,10 @@ public final class GemingaExtension
         if (missingMs > 0) {
             advance(Duration.ofMillis(missingMs));
         }
+    }
+
+    private static String given(String variable) {
+        return System.getenv().getOrDefault(variable, "");
     }
 
     private void start() throws IOException {
@@ -324,8 +328,8 @@ public final class GemingaExtension
                 ? HttpRequest.BodyPublishers.noBody() : HttpRequest.BodyPublishers.ofString(body);
         HttpRequest.Builder request = HttpRequest.newBuilder(URI.create(webUrl + path))
                 .header("Content-Type", "application/json").method(method, sent);
-        String token = System.getenv("GEMINGA_OPERATOR_TOKEN");
-        if (token != null && path.startsWith("/geminga/")) {
+        String token = given("GEMINGA_OPERATOR_TOKEN");
+        if (!token.isEmpty() && path.startsWith("/geminga/")) {
             request.header("Authorization", "Bearer " + token);
         }
         try {

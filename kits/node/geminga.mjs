@@ -102,7 +102,7 @@ export class Geminga {
     if (!given !== !givenWeb) {
       throw new Error('set both GEMINGA_SERVICE_URL and GEMINGA_WEB_URL, or neither');
     }
-    const addresses = given ? { serviceUrl: given, webUrl: givenWeb } : await this.#run();
+    const addresses = given ? { serviceUrl: given, webUrl: givenWeb.replace(/\/$/, '') } : await this.#run();
     const broker = new Broker(addresses.serviceUrl, addresses.webUrl, '');
     const shown = await broker.ask('GET', '/geminga/clock');
     const missingMs = AHEAD_MS - (shown.now_ms - shown.wall_ms);

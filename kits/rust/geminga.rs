@@ -52,7 +52,8 @@ pub struct Broker {
     namespace: String,
     rules: Mutex<Vec<String>>,
     own: Option<(Child, PathBuf)>,
-    _alone: Option<MutexGuard<'static, ()>>,
+    /// Held while the broker is one that was not started here.
+    alone: Option<MutexGuard<'static, ()>>,
 }
 
 /// An entry that was looked at; nothing about it has changed.
@@ -79,13 +80,13 @@ impl Broker {
             namespace: format!("public/test-{number:016x}"),
             rules: Mutex::default(),
             own: None,
-            _alone: None,
+            alone: None,
         };
         if broker.service_url.is_empty() {
             broker.run(settings);
         } else {
             // Another test may have panicked, which is no reason for this one not to run.
-            broker._alone = Some(RUNNING_BROKER.lock().unwrap_or_else(|error| error.into_inner()));
+            broker.alone = Some(RUNNING_BROKER.lock().unwrap_or_else(|error| error.into_inner()));
         }
         let shown = broker.ask("GET", "/geminga/clock", "");
         let missing_ms = AHEAD_MS - (number_of(&shown, "now_ms") - number_of(&shown, "wall_ms"));
@@ -275,7 +276,8 @@ impl Broker {
     fn send(&self, method: &str, path: &str, body: &str) -> std::io::Result<(u16, String, Vec<u8>)> {
         let host = self.web_url.trim_start_matches("http://").trim_end_matches('/');
         let mut head = format!("{method} {path} HTTP/1.0\r\nHost: {host}\r\nContent-Type: application/json\r\n");
-        if let (Ok(token), true) = (env::var("GEMINGA_OPERATOR_TOKEN"), path.starts_with("/geminga/")) {
+        let token = env::var("GEMINGA_OPERATOR_TOKEN").unwrap_or_default();
+        if !token.is_empty() && path.starts_with("/geminga/") {
             head += &format!("Authorization: Bearer {token}\r\n");
         }
         let mut connection = TcpStream::connect(host)?;
@@ -318,7 +320,7 @@ impl Broker {
 
 impl Drop for Broker {
     fn drop(&mut self) {
-        if self._alone.is_some() {
+        if self.alone.is_some() {
             self.clean();
         }
         let Some((child, directory)) = &mut self.own else { return };
