@@ -54,6 +54,12 @@ def duration_ms(length: str | float | datetime.timedelta) -> int:
     return found_ms
 
 
+def signed_ms(text: str) -> int:
+    """As `duration_ms`; `-1h` is negative."""
+    text = text.strip()
+    return -duration_ms(text[1:]) if text.startswith("-") else duration_ms(text)
+
+
 def time_ms(text: str) -> int:
     """Milliseconds since 1970 of a moment: that number itself, or a date or time as ISO 8601 has them.
 

@@ -3,8 +3,8 @@
 A rule says where which fault is injected, how often and for how long (`rules/`). `geminga fault set` sends
 it to `admin/routes/operator/faults.py`, and `broker/operator/faults_view.py` puts it in force. The code of
 each place asks its door at each operation: `wire/` is between clients and the broker, `disk/` before files
-and databases, `faulty_buckets.py` fails operations on buckets, and `geminga/admin/http/faulty.py` is before
-the routes of the admin port.
+and databases, `faulty_buckets.py` fails operations on buckets, `faulty_clock.py` is a wall clock that rules
+set and let drift, and `geminga/admin/http/faulty.py` is before the routes of the admin port.
 
 A request such as `geminga delayed lose-bucket orders -s billing` goes through `admin/routes/delayed.py` and
 `broker/operator/delayed_view.py`, which refuses it without `--chaos`, to `damage_bucket` in

@@ -39,6 +39,7 @@ from geminga.config.operator_token import NO_OPERATOR_TOKEN, OperatorToken
 from geminga.errors import CorruptData, StorageError
 
 if TYPE_CHECKING:
+    from geminga.chaos.rules.rule import Rule
     from geminga.server.server import Addresses
 
 EXIT_PORT_TAKEN = 3
@@ -91,6 +92,14 @@ def parser(kind: type[Parser]) -> Parser:
         "and to replace all data by a snapshot, for tests",
     )
     add(
+        "--fault",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="rules of faults as TOML, in force before anything of the data directory is opened; needs "
+        "--chaos, may be repeated",
+    )
+    add(
         "--wipe-data",
         action="store_true",
         help="first delete all data of earlier runs; refused for a directory that has anything else in it",
@@ -140,6 +149,7 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
 def _run(flags: argparse.Namespace, streams: Streams, broker_log: BrokerLog) -> int:
     try:
         loaded = read_configuration(flags)
+        fault_rules = _fault_rules(flags.fault, loaded.config) if flags.fault else ()
     except ConfigError as error:
         for problem in error.problems:
             print(f"geminga standalone: {problem}", file=sys.stderr)
@@ -170,6 +180,7 @@ def _run(flags: argparse.Namespace, streams: Streams, broker_log: BrokerLog) -> 
         lines_when_ready=_container_lines(flags) if is_container(os.environ) else (),
         stops_with_stdin=flags.stop_with_stdin,
         wipes_data=flags.wipe_data,
+        fault_rules=fault_rules,
     )
     try:
         trio.run(broker.run, streams, broker_log)
@@ -198,6 +209,12 @@ def read_configuration(flags: argparse.Namespace) -> Loaded:
         given.append(Property("chaosEnabled", "true", "--chaos"))
     file = _read_file(flags.conf) if flags.conf else None
     return load(file=file, environment=os.environ, flags=given)
+
+
+def _fault_rules(files: Sequence[str], config: Config) -> Sequence[Rule]:
+    from geminga.server.fault_parts import rules_of  # no other start needs it
+
+    return rules_of(files, config)
 
 
 def memory_mb(text: str) -> int:
@@ -244,6 +261,7 @@ class _Broker:
         lines_when_ready: Sequence[str] = (),
         stops_with_stdin: bool = False,
         wipes_data: bool = False,
+        fault_rules: Sequence[Rule] = (),
     ) -> None:
         """`lines_when_ready` go to the log then."""
         self._config = config
@@ -253,6 +271,7 @@ class _Broker:
         self._lines_when_ready = lines_when_ready
         self._stops_with_stdin = stops_with_stdin
         self._wipes_data = wipes_data
+        self._fault_rules = fault_rules
         self._ready = False
         self._collections = Collections()
 
@@ -269,6 +288,7 @@ class _Broker:
             operator_token=self._operator_token,
             reopened=self._keep_what_there_is,
             wipes_data=self._wipes_data,
+            fault_rules=self._fault_rules,
         )
         with trio.open_signal_receiver(*stop_signals()) as signals, contextlib.closing(self._collections):
             async with trio.open_nursery() as listening:

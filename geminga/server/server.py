@@ -72,12 +72,17 @@ from geminga.server.descriptors import Division, divide, raise_files_max, warn_i
 from geminga.server.doors import Doors, bind_all
 from geminga.server.failure import Failure, storage_error
 from geminga.server.fault_parts import (
+    DAMAGED,
+    FAULTS,
     bucket_stores_of,
+    check_clock,
     fault_parts,
     faults_of,
     faulty_admin,
     faulty_wire,
     points_of,
+    put_in_force,
+    wall_clock,
 )
 from geminga.server.file_watch import FileWatch
 from geminga.server.loop_edges import LoopEdges
@@ -106,6 +111,7 @@ from geminga.storage.rocksdb import BlockCache
 if TYPE_CHECKING:
     from geminga.broker.flow.snapshot_reports import SnapshotCalls
     from geminga.chaos.rules.faults import Faults
+    from geminga.chaos.rules.rule import Rule
     from geminga.delivery_log.shipping import Shipping
 
 log = logging.getLogger("geminga.server")
@@ -131,15 +137,18 @@ async def serve(
     operator_token: OperatorToken = NO_OPERATOR_TOKEN,
     reopened: Callable[[], None] = lambda: None,
     wipes_data: bool = False,
+    fault_rules: Sequence[Rule] = (),
     task_status: trio.TaskStatus[Addresses] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run a broker on `data_dir` until cancelled; then stop in order and return.
 
     `dropped_log_lines` returns, for the metrics, the number of dropped log lines. `operator_token` opens the
     operator's routes beyond loopback. `task_status` gets the ports once both answer; `reopened` is called
-    each time that they answer again, from another state. `wipes_data`: begin with an empty directory. Raises
-    `OSError` when a port is taken, `StorageError` when the directory cannot be used or its disk fails while
-    running.
+    each time that they answer again, from another state. `wipes_data`: begin with an empty directory.
+    `fault_rules` are in force before anything of it is opened; they need `--chaos`.
+
+    Raises `OSError` when a port is taken, `StorageError` when the directory cannot be used or its disk fails
+    while running.
     """
     # Ports are bound before the data directory is touched: if one is taken, no recovery has run for nothing.
     files_max = raise_files_max()
@@ -166,6 +175,7 @@ async def serve(
 
                 wiped = await disk.run(wipe, disk, data_dir)
                 log.warning("--wipe-data: deleted all data in %s: %s", data_dir, ", ".join(wiped) or "none")
+            await disk.run(put_in_force, faults, fault_rules, disk, data_dir)
             ready: Callable[[Addresses], None] = task_status.started
             while True:
                 undone = ""
@@ -243,6 +253,7 @@ async def _serve(
             reserve = SpaceReserve(disk, metadata_values.path, reserved_bytes)
             metadata = metadata_of(metadata_values, reserve)
             await storage.start(failure.watch, metadata.run)
+            handover.passed("metadata-opened")
             # Before the bookie is opened: its directories have cookies with the id of this instance.
             instance = await check_instance(
                 metadata,
@@ -251,7 +262,8 @@ async def _serve(
                 now_ms=RealClock().now_ms(),
             )
             await handover.adapt(metadata)
-            clock = await _clock(instance, metadata)
+            clock = await _clock(instance, metadata, faults, held)
+            check_clock(faults, clock)
             events = EventLog(disk, os.path.join(data_dir, EVENTS), clock)
             if faults is not None:
                 faults.tell(events.record)
@@ -259,6 +271,7 @@ async def _serve(
             bookie, indexes, directories = await open_bookie(
                 config, disk, data_dir, metadata, instance, block_cache, held, index_of
             )
+            handover.passed("journal-recovered")
             # Behind the opening of the bookie, which has claimed and locked the directory.
             starts = with_new_start(starts_of(metadata), new_start_id(), metadata_values.found_changes)
             note = ChangeNote(disk, absolute(data_dir, lists.journals[0]), instance.instance_id, starts)
@@ -266,6 +279,7 @@ async def _serve(
             metadata.call_on_synced(lambda: note.write(metadata_values.synced_changes))
             # Durable before the note says it: a note with a start that the metadata does not know is refused.
             await record_starts(metadata, starts)
+            handover.passed("start-recorded")
             for index in indexes:
                 await storage.start(failure.watch, index.run)
             await storage.start(failure.watch, bookie.run)
@@ -297,6 +311,7 @@ async def _serve(
                     },
                 )
             await sweep_orphan_ledgers(bookie, metadata, events.record)
+            handover.passed("ledgers-swept")
             rooms = await _rooms(config, clock, metadata, bookie, disk, faults, events)
             topics = Topics(rooms)
             if rooms.delivery_log is not None:
@@ -374,9 +389,11 @@ def _lists_of(config: Config, data_dir: str) -> DirectoryLists:
     return lists_from(data_dir, config.journal_directories, config.ledger_directories)
 
 
-async def _clock(instance: InstanceRecord, metadata: MetadataStore) -> Clock:
+async def _clock(
+    instance: InstanceRecord, metadata: MetadataStore, faults: Faults | None, held: contextlib.ExitStack
+) -> Clock:
     if instance.clock == "real":
-        return RealClock()
+        return wall_clock(faults, held)
     from geminga.metadata.virtual_clock_state import restored_clock  # no other start needs it
 
     clock = await restored_clock(metadata)
@@ -420,7 +437,7 @@ def _refuse_foreign(disk: Disk, data_dir: str) -> None:
     """Raise ForeignDirectory for a directory with files that are not Geminga's."""
     # A wrong --data-dir (a home directory, say) would otherwise be filled with databases.
     # Events say nothing of what else should be there: `check_metadata` does, if anything else is.
-    names = set(disk.list(data_dir)) - {LOCK, EVENTS, *SYSTEMS_NAMES}
+    names = set(disk.list(data_dir)) - {LOCK, EVENTS, FAULTS, FAULTS + DAMAGED, *SYSTEMS_NAMES}
     if claimed_by(disk, data_dir, DirectoryLists()) or has_bookie_files(disk, os.path.join(data_dir, BOOKIE)):
         return  # `check_metadata` says what is missing
     if names and METADATA not in names:
@@ -468,6 +485,7 @@ async def _rooms(
         new_bucket_store=bucket_stores_of(faults),
         delivery_log=_delivery_log(config, disk, clock),
         record=events.record,
+        passed=points_of(faults),
     )
 
 
@@ -539,6 +557,7 @@ async def _listen(
         service.start_soon(handover.end_when_wanted)
         # Ready means that a client can publish now: recovery is over, and both ports answer.
         memory.started()
+        rooms.passed("ready")
         rooms.record("started")
         ready(Addresses(binary_port, web_port))
         # Only now: a start must not become longer with the number of topics.

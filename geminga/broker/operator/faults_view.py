@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from geminga.broker.topic.topics import Topics
     from geminga.chaos.rules.faults import Faults, RuleState
     from geminga.chaos.rules.rule import Rule
+    from geminga.clock import Clock
 
 NOT_ENABLED = "faults are injected only where the broker was started with --chaos"
 
@@ -18,8 +19,9 @@ NOT_ENABLED = "faults are injected only where the broker was started with --chao
 class FaultsOperator:
     """`faults` is None without `--chaos`."""
 
-    def __init__(self, faults: Faults | None, topics: Topics) -> None:
+    def __init__(self, faults: Faults | None, topics: Topics, clock: Clock) -> None:
         self._faults = faults
+        self._clock = clock
         self._topics = topics
 
     def check_enabled(self) -> None:
@@ -38,6 +40,10 @@ class FaultsOperator:
         # Only a broker with faults needs it.
         from geminga.broker.operator.faults_at_once import act, acts_at_once
 
+        if rule.place == "clock" and self._clock.is_virtual:
+            from geminga.chaos.rules.rule import InvalidRule
+
+            raise InvalidRule(f"clock/{rule.kind}: the clock is virtual; 'geminga clock' moves it")
         state = faults.set(rule)
         if not acts_at_once(rule):
             return state

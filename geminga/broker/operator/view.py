@@ -83,5 +83,5 @@ class View:
             topics, allows_damage=config.chaos_enabled, verifier=DelayedVerifier(topics, rooms)
         )
         self.clock = ClockOperator(topics, rooms)
-        self.faults = FaultsOperator(process.faults, topics)
+        self.faults = FaultsOperator(process.faults, topics, rooms.clock)
         self.process = process

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -56,4 +57,6 @@ class Rooms:
     delivery_log: DeliveryLog | None = None
     record: Record = unrecorded
     """Tells what has happened: `geminga/events`."""
+    passed: Callable[[str], None] = lambda name: None
+    """Called at each named point of the process, where a fault may end it."""
     figures: BrokerFigures = field(default_factory=BrokerFigures)

@@ -282,6 +282,7 @@ class Topics:
         began_s = trio.current_time()
         try:
             topic = await self._open(name, loading.create, properties)
+            self._rooms.passed("topic-recovered")
             # `close` has taken its list of topics before this one was in it.
             if self._closing:
                 await topic.close()

@@ -32,7 +32,10 @@ class FaultyIndexDatabase(IndexDatabase):
         self._door = faults.doors["index"]
         self._points = Points(faults.doors["process"])
         self._failure: StorageError | None = None
+        if self._door.armed:
+            failed(self._door.hit(Facts(operation="open"), kinds_at("index", "open")), "open", path)
         super().__init__(disk, path, block_cache=block_cache, owner=owner)
+        self._points.passed("index-opened")
 
     def get(self, key: bytes) -> bytes | None:
         if self._door.armed:

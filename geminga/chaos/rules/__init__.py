@@ -10,5 +10,8 @@ same decisions for the same operations.
 `Door` there. The code of a place asks its door at each operation, and a door without rules answers by an
 empty tuple: `if door.armed:` is all that an operation without rules costs.
 
+`rule_file.py` reads the rules that a start is given (`--fault FILE`), `kept_file.py` those that an earlier
+process has kept: both are in force before anything is opened.
+
 `killing.py` ends the process at a named point. Read `Faults` first. Doors are asked on any thread.
 """

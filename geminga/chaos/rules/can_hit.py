@@ -26,8 +26,8 @@ HITS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "torn": ("write",),
     },
     "index": {
-        "slow": ("read", "write", "sync"),
-        "eio": ("read", "write", "sync"),
+        "slow": ("open", "read", "write", "sync"),
+        "eio": ("open", "read", "write", "sync"),
         "enospc": ("write",),
         "torn": ("write",),
     },

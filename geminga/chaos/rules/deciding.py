@@ -34,14 +34,16 @@ class Armed:
 
     __slots__ = ("calls", "ends_s", "hits", "is_cleared", "random", "rule", "set_s")
 
-    def __init__(self, rule: Rule, now_s: float) -> None:
+    def __init__(self, rule: Rule, now_s: float, *, hits: int = 0, left_ms: int | None = None) -> None:
+        """`hits` and what is `left_ms` of the duration are of an earlier process."""
         self.rule = rule
         self.set_s = now_s
-        self.ends_s = now_s + rule.duration_ms / 1000 if rule.duration_ms else math.inf
+        left_ms = rule.duration_ms if left_ms is None else left_ms
+        self.ends_s = now_s + left_ms / 1000 if rule.duration_ms else math.inf
         self.random = random.Random(rule.seed)
         self.calls = 0
         """Operations that the rule's selectors fit."""
-        self.hits = 0
+        self.hits = hits
         self.is_cleared = False
 
     def clear(self) -> None:

@@ -24,14 +24,24 @@ class Kind(NamedTuple):
     """Other fields that it may have."""
     at_once: bool = False
     """It acts once, when the rule is set, not at an operation of the broker."""
+    lasts: bool = False
+    """It acts all the time from when the rule is set until it ends, not at an operation."""
+
+    @property
+    def when(self) -> frozenset[str]:
+        """The fields of a rule of this kind that say when it takes effect."""
+        if self.lasts:
+            return LASTING
+        return frozenset() if self.at_once else WHEN
 
 
 def _fields(*names: str) -> frozenset[str]:
     return frozenset(names)
 
 
-WHEN: Final = _fields("probability", "after", "count", "duration_ms", "seed")
+WHEN: Final = _fields("probability", "after", "count", "duration_ms", "seed", "keep")
 """Fields that say when a rule takes effect: kinds that act at operations take all of them."""
+LASTING: Final = _fields("duration_ms", "keep")
 _WIRE = _fields("client", "version", "command", "direction")
 _FILE = _fields("operation", "path")
 _PATH = _fields("path")
@@ -106,13 +116,17 @@ PLACES: Final[dict[str, dict[str, Kind]]] = {
             "closes the connection without an answer; the request is not carried out", takes=_REQUEST
         ),
     },
+    "clock": {
+        "step": Kind("sets the broker's wall clock forward or back", _fields("step_ms"), lasts=True),
+        "drift": Kind("has the broker's wall clock run faster or slower", _fields("ppm"), lasts=True),
+    },
 }
 """Kinds by place. `docs/faults.md` describes each."""
 
 OPERATIONS: Final[dict[str, tuple[str, ...]]] = {
     "journal": ("read", "write", "sync", "space"),
     "entry-log": ("read", "write", "sync", "space"),
-    "index": ("read", "write", "sync"),
+    "index": ("open", "read", "write", "sync"),
     "bucket": ("create", "load", "merge", "delete"),
 }
 """The values of `operation` at each place that has it."""
@@ -134,6 +148,13 @@ POINTS: Final[dict[str, str]] = {
     "restore-moved-in": "the new state has been moved in, and nothing of it has been opened",
     "restore-opened": "the new state has been opened, and no record says so",
     "restore-committed": "the new state is valid for good, and no client has reached it yet",
+    "metadata-opened": "a start has opened the metadata, and has neither read nor written any",
+    "index-opened": "a start has opened an index, and has read no journal; passed for each index",
+    "journal-recovered": "what the journals had is in entry logs and indexes; no record has this start",
+    "start-recorded": "the metadata have the id of this start, and the change note does not",
+    "ledgers-swept": "a start has deleted ledgers that no topic has any more, and no port answers",
+    "ready": "both ports are about to answer, and no client has been served",
+    "topic-recovered": "a topic's ledgers and cursors are read, at its first use, and no client has it yet",
 }
 """Where `process/kill` can end the broker: `name` of a rule."""
 

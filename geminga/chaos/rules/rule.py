@@ -9,12 +9,14 @@ from typing import Final
 import msgspec
 
 from geminga.chaos.rules.can_hit import REQUESTS, directions_of, operations_of
-from geminga.chaos.rules.places import OPERATIONS, PLACES, POINTS, WHEN
+from geminga.chaos.rules.places import OPERATIONS, PLACES, POINTS
 from geminga.errors import PeerError
 from geminga.limits import MIB
 
 DURATION_MS_MAX: Final = 24 * 3_600_000
 COUNT_MAX: Final = 10**9
+STEP_MS_MAX: Final = 3650 * 86_400_000
+PPM_MAX: Final = 1_000_000
 TEXT_CHARACTERS_MAX: Final = 500
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -75,6 +77,12 @@ class Rule(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=Tr
     """Of an HTTP request."""
     status: int = 0
     """Of an HTTP answer."""
+    step_ms: int = 0
+    """By how much a clock is set forward; negative: back."""
+    ppm: int = 0
+    """By how many millionths a clock runs faster; negative: slower."""
+    keep: bool = False
+    """Whether the next starts with `--chaos` put the rule in force again, until it has ended."""
 
 
 _FIELDS: Final = {field.name: field.encode_name for field in msgspec.structs.fields(Rule)}
@@ -90,12 +98,15 @@ _RANGES: Final[dict[str, tuple[float, float, str]]] = {
     "slice_bytes": (0, MIB, "a number of bytes, at most 1 MiB"),
     "status": (400, 599, "a status from 400 to 599"),
     "ledger_id": (-1, 2**63 - 1, "the id of a ledger"),
+    "step_ms": (-STEP_MS_MAX, STEP_MS_MAX, "a time in ms, at most ten years, negative to set back, not 0"),
+    "ppm": (-PPM_MAX, PPM_MAX, f"millionths from -{PPM_MAX} to {PPM_MAX}, not 0"),
 }
 _CHOICES: Final = {
     "direction": ("in", "out"),
     "which": ("first", "last", "all"),
     "method": ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"),
 }
+AT_START: Final = {("journal", "read"): "a journal is read", ("index", "open"): "the index is opened"}
 FAULT_ROUTES: Final = "/geminga/faults"
 """Requests to these paths of the admin port are never hit, so that a rule can be taken back."""
 
@@ -141,7 +152,7 @@ def _readable(text: str) -> str:
 def check_rule(rule: Rule, *, at_start: bool = False) -> None:
     """Raises InvalidRule for the first field that is wrong, or with which the rule can never hit."""
     kind = PLACES[rule.place][rule.kind]
-    allowed = {"place", "kind", "id"} | kind.needs | kind.takes | (frozenset() if kind.at_once else WHEN)
+    allowed = {"place", "kind", "id"} | kind.needs | kind.takes | kind.when
     for field in msgspec.structs.fields(Rule):
         value, name = getattr(rule, field.name), field.encode_name
         is_given = field.default is msgspec.NODEFAULT or value != field.default
@@ -214,8 +225,11 @@ def _check_operation(rule: Rule, at_start: bool) -> None:
         raise InvalidRule(
             f"operation: {rule.place}/{rule.kind} can hit {', '.join(usable)}, never {rule.operation}"
         )
-    if (rule.place, rule.operation) == ("journal", "read") and not at_start:
-        raise InvalidRule("operation: a journal is read only at a start: give the rule by --fault")
+    if (rule.place, rule.operation) in AT_START and not (at_start or rule.keep):
+        raise InvalidRule(
+            f"operation: {AT_START[rule.place, rule.operation]} only at a start: give the rule by --fault, or "
+            "keep it for the next one"
+        )
     if (rule.place, rule.operation) == ("bucket", "create") and rule.ledger_id >= 0:
         raise InvalidRule("ledgerId: a bucket that is created has no ledger yet; leave it out")
 

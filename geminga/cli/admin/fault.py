@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from geminga.cli.admin.admin_http import Admin, RequestFailed
-from geminga.cli.arguments.options import add_web_url, duration_ms, positive, positive_bytes
+from geminga.cli.arguments.options import add_web_url, duration_ms, positive, positive_bytes, signed_ms
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
 from geminga.cli.show.table import Column, table
 
@@ -91,6 +91,11 @@ def _add_set(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--for", dest="durationMs", type=duration_ms, metavar="TIME", help="until the rule ends"
     )
+    made.add_argument(
+        "--keep", action="store_true", default=None, help="the next starts put the rule in force again"
+    )
+    made.add_argument("--step", dest="stepMs", type=signed_ms, metavar="TIME", help="of a clock: 1h, or =-1h")
+    made.add_argument("--ppm", type=int, metavar="N", help="millionths by which a clock runs faster")
     made.add_argument("--seed", type=int, help="of probability, jitter and flipped bits (default: 0)")
 
 
@@ -115,6 +120,9 @@ FIELDS = (
     "count",
     "durationMs",
     "seed",
+    "stepMs",
+    "ppm",
+    "keep",
 )
 
 

@@ -98,6 +98,11 @@ def duration_ms(text: str) -> int:
     return _in_units(units.duration_ms, text)
 
 
+def signed_ms(text: str) -> int:
+    """As `units.signed_ms`."""
+    return _in_units(units.signed_ms, text)
+
+
 def time_ms(text: str) -> int:
     """As `units.time_ms`."""
     return _in_units(units.time_ms, text)

@@ -55,7 +55,7 @@ class FaultRoutes:
         """The places, their kinds of faults, and the fields that a rule of each kind takes."""
         self._gate.check(request)
         from geminga.chaos.rules.can_hit import REQUESTS, operations_of
-        from geminga.chaos.rules.places import OPERATIONS, PLACES, POINTS, WHEN
+        from geminga.chaos.rules.places import OPERATIONS, PLACES, POINTS
         from geminga.chaos.rules.rule import json_names
 
         return json_response(
@@ -67,7 +67,7 @@ class FaultRoutes:
                         name: {
                             "text": kind.text,
                             "needs": json_names(kind.needs),
-                            "takes": json_names(kind.takes | (frozenset() if kind.at_once else WHEN)),
+                            "takes": json_names(kind.takes | kind.when),
                             "operations": operations_of(place, name) if "operation" in kind.takes else (),
                             "commands": REQUESTS if (place, name) == ("wire", "error") else (),
                         }

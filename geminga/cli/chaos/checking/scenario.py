@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from geminga.chaos.rules.rule_file import fields_of
 from geminga.errors import GemingaError
 from geminga.units import DURATION_FORMS, duration_ms
 
@@ -222,23 +223,11 @@ def _step(fields: Mapping[str, Any]) -> dict[str, Any]:
     if rest and own.get("do") != "fault":
         raise TypeError(f"steps: {own.get('do')!r} takes no {', '.join(sorted(rest))}")
     if own.get("do") == "fault":
-        if "/" not in str(rest.get("fault", "")):
-            raise TypeError("steps: a fault needs fault = \"PLACE/KIND\"; 'geminga fault places' lists them")
-        own["rule"] = _rule(rest)
+        try:
+            own["rule"] = fields_of(rest)
+        except ValueError as error:
+            raise TypeError(f"steps: {error}") from None
     return own
-
-
-def _rule(fields: Mapping[str, Any]) -> dict[str, Any]:
-    place, _, kind = str(fields["fault"]).partition("/")
-    rule: dict[str, Any] = {"place": place, "kind": kind}
-    for name, value in fields.items():
-        if name == "for":
-            rule["durationMs"] = duration_ms(value)
-        elif name in ("latency", "jitter"):
-            rule[f"{name}Ms"] = duration_ms(value)
-        elif name != "fault":
-            rule[name] = value
-    return rule
 
 
 def _setting(value: object) -> str:
