@@ -36,7 +36,7 @@ from geminga.config.file import ConfigFile, Property, parse
 from geminga.config.loading import Loaded, is_container, load
 from geminga.config.memory_budget import BUDGET_MB_MAX, BUDGET_MB_MIN
 from geminga.config.operator_token import NO_OPERATOR_TOKEN, OperatorToken
-from geminga.errors import CorruptData, StorageError
+from geminga.errors import BadVersion, CorruptData, StorageError
 
 if TYPE_CHECKING:
     from geminga.chaos.rules.rule import Rule
@@ -357,6 +357,9 @@ class _Broker:
                     print(hint, file=sys.stderr)
                 return EXIT_DATA_DIRECTORY
         for cause in causes:
+            if isinstance(cause, BadVersion) and not self._ready:  # as a rule of faults says
+                print(f"geminga standalone: {cause}", file=sys.stderr)
+                return EXIT_DATA_DIRECTORY
             if isinstance(cause, OSError) and not self._ready:
                 return self._explain_listen(cause)
         raise failure

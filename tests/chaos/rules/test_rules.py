@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from geminga.chaos.faulty_clock import FaultyClock
 from geminga.chaos.rules.can_hit import HITS, kinds_at, operations_of
 from geminga.chaos.rules.deciding import Armed, Facts
 from geminga.chaos.rules.faults import RULES_MAX, Faults, NoSuchRule, TooManyRules
+from geminga.chaos.rules.kept_file import KeptFile
 from geminga.chaos.rules.places import PLACES
 from geminga.chaos.rules.rule import InvalidRule, parse_rule
+from geminga.chaos.rules.rule_file import rules_at_start
 from geminga.chaos.wire.frames import Frames
+from geminga.clock import WALL_CHECK_SECONDS, RealClock
+from geminga.storage.disk import RealDisk
 from geminga.wire import encoder
 
 
@@ -96,6 +102,13 @@ LOOKUP_ERROR = {"place": "wire", "kind": "error", "command": "LOOKUP", "error": 
             "path: expected the beginning of a path such as",
         ),
         ({"place": "admin", "kind": "cut", "path": "/geminga/faults/rules"}, "path: .* are never hit"),
+        (
+            {"place": "topic", "kind": "unload", "topic": "t", "keep": True},
+            "keep: topic/unload does not take",
+        ),
+        ({"place": "clock", "kind": "step"}, "stepMs: clock/step needs it: a time in ms, .*, not 0$"),
+        ({"place": "clock", "kind": "step", "stepMs": 1, "count": 1}, "count: clock/step does not take it"),
+        ({"place": "clock", "kind": "drift", "ppm": 1_000_001}, "ppm: expected millionths from -1000000"),
     ],
 )
 def test_a_wrong_rule_is_refused_by_its_field(body: Any, said: str) -> None:
@@ -184,11 +197,76 @@ def test_requests_are_selected_by_method_and_the_beginning_of_their_path(faults:
 def test_every_kind_has_a_valid_rule() -> None:
     values: dict[str, Any] = {"latency_ms": 1, "bytes_per_s": 1, "topic": "t", "subscription": "s"}
     values |= {"slice_bytes": 1, "status": 503, "command": "SEND", "error": "ServiceNotReady"}
+    values |= {"step_ms": -1, "ppm": -1}
     names = {"latency_ms": "latencyMs", "bytes_per_s": "bytesPerS", "slice_bytes": "sliceBytes"}
+    names["step_ms"] = "stepMs"
     for place, kinds in PLACES.items():
         for name, kind in kinds.items():
             fields = {names.get(one, one): values.get(one, "journal-synced") for one in kind.needs}
             assert parse_rule({"place": place, "kind": name, **fields}).kind == name
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[[faults", "rules.toml: Expected ']]'"),
+        ("steps = 1", r"rules.toml: there is no 'steps'; a file of rules has \[\[faults\]\]"),
+        ("", r"rules.toml: expected \[\[faults\]\]"),
+        ("[[faults]]\nfault = 'wire'", r"rules.toml: rule 1 \(wire\): fault: expected \"PLACE/KIND\""),
+        (
+            "[[faults]]\nfault = 'wire/latency'\nlatency = '5x'",
+            r"rule 1 \(wire/latency\): latency: expected a",
+        ),
+        ("[[faults]]\nfault = 'wire/cut'\nfor = -1", r"rule 1 \(wire/cut\): for: expected a duration"),
+        ("[[faults]]\nfault = 'topic/unload'\ntopic = 't'", r"rule 1 \(topic/unload\): it acts once"),
+        (
+            "[[faults]]\nfault = 'wire/cut'\nid = 'a'\n" * 2,
+            r"rule 2 \(wire/cut\): id: another rule is named a",
+        ),
+    ],
+)
+def test_a_wrong_file_of_rules_is_refused_by_file_rule_and_field(text: str, said: str) -> None:
+    with pytest.raises(InvalidRule, match=said):
+        rules_at_start({"rules.toml": text})
+
+
+def test_files_of_rules_have_lengths_as_text() -> None:
+    files = {
+        "1": "[[faults]]\nfault = 'wire/latency'\nlatency = '1s'\nfor = '1m'\nid = 'mine'",
+        "2": "[[faults]]\nfault = 'clock/step'\nstep = '-1h'\nkeep = true",
+    }
+    assert rules_at_start(files) == [
+        parse_rule(
+            {"place": "wire", "kind": "latency", "latencyMs": 1000, "durationMs": 60_000, "id": "mine"}
+        ),
+        parse_rule({"place": "clock", "kind": "step", "stepMs": -3_600_000, "keep": True, "id": "s2"}),
+    ]
+
+
+def test_a_hit_that_cannot_be_written_down_has_no_effect(clock: StepClock, tmp_path: Path) -> None:
+    """Else a rule that kills once would kill at each start while the disk is full."""
+    faults, directory = Faults(clock), tmp_path / "data"
+    directory.mkdir()
+    faults.begin([], KeptFile(RealDisk(), f"{directory}/faults.json", f"{directory}/aside"))
+    faults.set(cut(count=3, keep=True))
+    assert hits(faults, "wire") == 1
+    directory.rename(tmp_path / "gone")
+    assert hits(faults, "wire") == 0
+    (tmp_path / "gone").rename(directory)
+    assert [hits(faults, "wire") for _ in range(3)] == [1, 1, 0]
+    assert not (directory / "faults.json").exists()
+
+
+async def test_sleepers_of_a_wrong_clock_wake_when_it_comes_to_their_time() -> None:
+    faults = Faults(RealClock())
+    clock, machine = FaultyClock(faults), RealClock()
+    faults.set(parse_rule({"place": "clock", "kind": "step", "stepMs": -3_600_000, "durationMs": 300}))
+    due_ms = machine.now_ms() + 100
+    monotonic_s = clock.monotonic_s()
+    await clock.sleep_until_ms(due_ms)
+    assert machine.now_ms() >= due_ms + 100
+    assert 0.2 < clock.monotonic_s() - monotonic_s < WALL_CHECK_SECONDS
+    assert abs(clock.now_ms() - machine.now_ms()) < 100
 
 
 def test_after_and_count_hit_a_range(faults: Faults) -> None:
