@@ -23,7 +23,7 @@ class FaultyClock(RealClock):
         self._door.on_disarmed.add(self._tell)
 
     def close(self) -> None:
-        """Rules wake nobody any more."""
+        """Sleepers are not told of rules from now on."""
         self._door.on_armed.discard(self._tell)
         self._door.on_disarmed.discard(self._tell)
 

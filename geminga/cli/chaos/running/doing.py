@@ -179,12 +179,14 @@ class Steps:
         self._note("kill", "crash")
         await self._target.kill()
         self._note("started again", "started")
+        self.faults.restarted()
 
     async def _stop(self, step: Step) -> None:
         await self.faults.look()
         self._note("stop")
         await self._target.restart()
         self._note("started again")
+        self.faults.restarted()
 
     async def _pause(self, step: Step) -> None:
         self._note(self._text(step))
@@ -236,6 +238,8 @@ class FaultHits:
     def __init__(self, target: Target, history: History) -> None:
         self._target = target
         self._history = history
+        self._in_force: dict[str, int] = {}
+        """Until when each rule was in force that ends with its process, by its id, as far as was seen."""
 
     def begin(self, text: str, kind: str, needs_hits: int) -> Fault:
         """A fault that is put in force now, by rules that `new_id` names."""
@@ -257,8 +261,22 @@ class FaultHits:
         except RequestFailed:
             return
         hits = {state["rule"]["id"]: state["hits"] for state in states}
+        self._in_force = {
+            state["rule"]["id"]: wall_ms() + state["leftMs"] if state["leftMs"] >= 0 else _FOR_EVER_MS
+            for state in states
+            if not state["ended"] and not state["rule"].get("keep")
+        }
         for fault in self._history.faults:
             fault.count(sum(hits.get(one, 0) for one in fault.ids))
+
+    def restarted(self) -> None:
+        """The broker has begun again, and has none of its rules but those that it keeps."""
+        now_ms, in_force = wall_ms(), self._in_force
+        for fault in self._history.faults:
+            if any(in_force.get(one, 0) > now_ms for one in fault.ids) and not fault.ends_broker:
+                text = f"ended by the restart: {fault.text}"
+                self._history.doings.append(Doing(at_ms=now_ms, text=text))
+        self._in_force = {}
 
     def broker_ended(self) -> None:
         """By one of those rules that end it, which it cannot tell any more."""

@@ -179,6 +179,7 @@ class Run:
             self.history.doings.append(Doing(at_ms=wall_ms(), text=text, kind="ended"))
             await self._target.start_again()
             self.history.doings.append(Doing(at_ms=wall_ms(), text="started again", kind="started"))
+            self._steps.faults.restarted()
 
     # -- the end ---------------------------------------------------------------------------------------------
 
