@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
+import trio.testing
 
 from geminga.chaos.faulty_clock import FaultyClock
 from geminga.chaos.rules.can_hit import HITS, kinds_at, operations_of
@@ -267,6 +269,12 @@ async def test_sleepers_of_a_wrong_clock_wake_when_it_comes_to_their_time() -> N
     assert machine.now_ms() >= due_ms + 100
     assert 0.2 < clock.monotonic_s() - monotonic_s < WALL_CHECK_SECONDS
     assert abs(clock.now_ms() - machine.now_ms()) < 100
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(clock.sleep_until_ms, clock.now_ms() + 1_000_000)
+        await trio.testing.wait_all_tasks_blocked()
+        monotonic_s = clock.monotonic_s()
+        faults.set(parse_rule({"place": "clock", "kind": "step", "stepMs": 2_000_000}))
+    assert clock.monotonic_s() - monotonic_s < WALL_CHECK_SECONDS - 1
 
 
 def test_after_and_count_hit_a_range(faults: Faults) -> None:

@@ -7,7 +7,7 @@ import pytest
 from geminga.cli.chaos.checking.broker_time import BrokerTime
 from geminga.cli.chaos.checking.check import ANSWER_MS
 from geminga.cli.chaos.checking.deliveries import END_HEARD_MS, IN_FLIGHT_MS, SAVED_WITHIN_MS
-from geminga.cli.chaos.checking.history import Fault, Fencing, Jump, Left, Producing, Seek
+from geminga.cli.chaos.checking.history import Fault, Fencing, Jump, Left, Producing, Seek, Taking
 from geminga.cli.chaos.checking.scenario import Duration, Expect
 from tests.cli.chaos.story import BEGAN_MS, Story
 
@@ -18,6 +18,76 @@ def test_a_run_without_a_fault() -> None:
     found = story.finds()
     assert (found.sent, found.confirmed, found.deliveries, found.again) == (10, 10, 10, 0)
     assert found.prompt_ms == [950, 995, 995]
+
+
+# -- operators ---------------------------------------------------------------------------------------------
+
+
+def restored(*, is_orderly: bool = True) -> Story:
+    """Ten messages, confirmed up to 95 ms, and a copy of the first five. All came and were acknowledged at
+    1000 ms. The copy is put in place at 2000 ms.
+    """
+    story = Story()
+    story.deliver_all()
+    story.crash(2000)
+    story.history.takings.append(
+        Taking(
+            what="restore",
+            copied_ms=BEGAN_MS + 50,
+            copied_until_ms=BEGAN_MS + 60,
+            is_orderly=is_orderly,
+            asked_ms=BEGAN_MS + 2000,
+            done_ms=BEGAN_MS + 2100,
+        )
+    )
+    return story
+
+
+def test_what_was_confirmed_before_a_copy_has_to_come_again_after_its_restore() -> None:
+    story = restored()
+    for number in range(4):
+        story.deliver(number, 3000, session=2)
+    found = story.finds(lost=1)
+    assert found.counts["lost"].texts == ["topic 0, s: p0 number 4: not again after a seek or a restore"]
+    assert found.taken == 5
+    story.deliver(4, 3000, session=2)
+    assert story.finds().taken == 5
+
+
+def test_ids_after_a_restore_are_of_other_messages() -> None:
+    story = restored()
+    for number in range(5):
+        story.deliver(number, 3000, session=2)
+    (sent,) = (one for one in story.history.sent[0] if one.number == 9)
+    sent.confirm(BEGAN_MS + 2500, 7, 5)
+    story.got[9].entry_id = 5
+    story.deliver(9, 3000, session=2, entry_id=5)
+    assert story.finds().taken == 4
+
+
+@pytest.mark.parametrize(("is_orderly", "wanted"), [(True, {"doubled": 1}), (False, {})])
+def test_an_acknowledgement_before_a_copy_holds_after_its_restore(
+    is_orderly: bool, wanted: dict[str, int]
+) -> None:
+    story = restored(is_orderly=is_orderly)
+    story.got[0].acknowledge(BEGAN_MS + 20)
+    story.got[0].confirm(BEGAN_MS + 30)
+    story.got[0].at_ms = BEGAN_MS + 10
+    for number in range(5):
+        story.deliver(number, 3000, session=2)
+    story.finds(**wanted)
+
+
+def test_what_may_have_been_in_removed_files_is_not_shown() -> None:
+    story = Story()
+    story.deliver_all()
+    del story.got[4]
+    at_ms = BEGAN_MS + 2000
+    story.history.takings.append(Taking(what="entry-log", asked_ms=at_ms, done_ms=at_ms))
+    found = story.check()
+    assert (found.taken, found.verdict(Expect())) == (1, "not shown")
+    story.deliver(4)
+    assert story.check().verdict(Expect()) == "passed"
 
 
 # -- lost ----------------------------------------------------------------------------------------------------
@@ -102,7 +172,7 @@ def test_after_a_seek_everything_has_to_come_again() -> None:
         session.end(BEGAN_MS + 1501)
     came_back = story.join(1510).number
     found = story.finds(lost=10)
-    assert found.counts["lost"].texts[0].endswith("number 0: not again after a seek")
+    assert found.counts["lost"].texts[0].endswith("number 0: not again after a seek or a restore")
     for number in range(9):
         story.deliver(number, 1600 + number, session=came_back)
     story.finds(lost=1)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from geminga.cli.chaos.checking.check import check
-from geminga.cli.chaos.checking.history import Doing, Fault, History, Jump, Record, Sample
+from geminga.cli.chaos.checking.history import Doing, Fault, History, Jump, Record, Sample, Taking
 from geminga.cli.chaos.checking.history_file import InvalidHistory, Told, read, written
 from geminga.cli.chaos.checking.junit import junit
 from geminga.cli.chaos.checking.picture import picture
@@ -69,6 +69,7 @@ def test_a_history_is_read_as_it_was_written() -> None:
     story.crash(3000)
     story.probe(100, late_ms=1.5)
     # As a step's length comes from the scenario.
+    story.history.takings.append(Taking(what="restore", asked_ms=5, done_ms=6))
     story.history.jumps.append(Jump(asked_ms=5, length_ms=Duration(7), done_ms=6, from_ms=5, to_ms=12))
     made = report(story, expect=Expect(late=Duration(1000)))
     told = Told(made.scenario, made.history, made.replay, "another")
@@ -77,7 +78,7 @@ def test_a_history_is_read_as_it_was_written() -> None:
     assert list(written(again)) == lines
     assert again.scenario == made.scenario
     assert check(again.history, again.scenario.expect) == made.findings
-    with pytest.raises(InvalidHistory, match="line 18: the file ends here"):
+    with pytest.raises(InvalidHistory, match="line 19: the file ends here"):
         read(lines[:-1])
     with pytest.raises(InvalidHistory, match="line 3: "):
         read([*lines[:2], b'{"is":"sent","producer":7,"number":0}', *lines[3:]])

@@ -30,7 +30,8 @@ def check(history: History, expect: Expect) -> Findings:
     is_untold = machine.is_too_slow(history.ended_ms - history.stuck_ms, history.ended_ms)
     # Of a run that gave up on a machine without time, or was broken off, nothing is known of the end.
     is_whole = history.is_drained and not (history.stuck and is_untold)
-    ends, checks = [], []
+    ends: list[_End] = []
+    checks: list[DeliveryCheck] = []
     for number, receiving in enumerate(history.subscriptions):
         deliveries = DeliveryCheck(history, number, expect, machine, found)
         deliveries.run()
@@ -50,6 +51,7 @@ def check(history: History, expect: Expect) -> Findings:
         again=sum(one.again for one in checks),
         again_after_crash=sum(one.again_after_crash for one in checks),
         unconfirmed=sum(end.unconfirmed for end in ends),
+        taken=sum(end.taken for end in ends),
         late_ms=shares(late),
         late_shown_ms=shares(late_shown),
         prompt_ms=shares(prompt),
@@ -60,7 +62,10 @@ def check(history: History, expect: Expect) -> Findings:
         ended=[one.text for one in history.doings if one.kind == "ended"],
         dead=[one.text for one in history.doings if one.kind == "dead"],
         stuck=[] if is_untold else list(history.stuck),
-        not_shown=_missed(history) + (without_time if is_untold else []) + history.broken,
+        not_shown=_missed(history)
+        + _gone(history, ends)
+        + (without_time if is_untold else [])
+        + history.broken,
     )
 
 
@@ -72,11 +77,20 @@ def _missed(history: History) -> list[str]:
     ]
 
 
+def _gone(history: History, ends: list[_End]) -> list[str]:
+    """A restore takes what came after its copy. Of removed files nobody knows what was in them alone."""
+    if sum(end.taken for end in ends) and any(taking.what != "restore" for taking in history.takings):
+        return ["what is missing may have been in the files that were removed, or not"]
+    return []
+
+
 class _End(NamedTuple):
     unsettled: int
     """Messages that the broker may rightly still have."""
     unconfirmed: int
     """Acknowledged, and not answered."""
+    taken: int
+    """Confirmed, and gone with what an operator took, with or without acknowledgements."""
 
 
 def _check_end(
@@ -88,13 +102,17 @@ def _check_end(
     is_whole: bool,
 ) -> _End:
     """What was never acknowledged."""
-    subscription, unsettled, unconfirmed = receiving.subscription, 0, 0
+    subscription, unsettled, unconfirmed, taken = receiving.subscription, 0, 0, 0
     for producer, sent in zip(history.producers, history.sent, strict=True):
         if producer.topic != subscription.topic:
             continue
         for one in sent:
             came = of_message.get((one.producer, one.number), [])
-            counted = [delivery for delivery in came if history.is_after_seeks(delivery)]
+            counted = [
+                delivery
+                for delivery in came
+                if history.is_after_seeks(delivery) and not history.is_void(delivery)
+            ]
             acked = {delivery.id for delivery in counted if delivery.acked_ms}
             # A message may be stored under several ids, each of which has to be acknowledged.
             if acked and acked >= {delivery.id for delivery in counted}:
@@ -104,6 +122,8 @@ def _check_end(
                 continue
             if any(delivery.ack_ms for delivery in counted):
                 unconfirmed += 1
+            elif history.may_be_taken(one):
+                taken += 1
             elif is_whole:
                 delay = f", delayed by {one.delay_ms} ms" if one.delay_ms else ""
                 found.add(
@@ -111,14 +131,14 @@ def _check_end(
                     f"topic {subscription.topic}, {subscription.name}: {producer.name} number {one.number}"
                     f"{delay}: {_fate(came, counted)}",
                 )
-    return _End(unsettled, unconfirmed)
+    return _End(unsettled, unconfirmed, taken)
 
 
 def _fate(came: list[Received], counted: list[Received]) -> str:
     if not came:
         return "never delivered"
     if not counted:
-        return "not again after a seek"
+        return "not again after a seek or a restore"
     return (
         "asked for again, and never delivered again" if counted[-1].nack_ms else "never to another consumer"
     )

@@ -51,6 +51,15 @@ def forgettings(history: History) -> list[Forgetting]:
     """All of a run: crashes, fences, seeks."""
     found = [Forgetting(seek.asked_ms, seek.done_ms, NEVER_MS) for seek in history.seeks]
     found += [Forgetting(one.from_ms, one.to_ms, SAVED_WITHIN_MS) for one in history.fencings]
+    found += [
+        Forgetting(
+            one.asked_ms,
+            one.done_ms,
+            one.asked_ms - one.copied_ms + (0 if one.is_orderly else SAVED_WITHIN_MS),
+        )
+        for one in history.takings
+        if one.what == "restore"
+    ]
     from_ms = 0
     for doing in sorted(history.doings):
         if doing.kind in {"crash", "ended"}:
@@ -88,7 +97,7 @@ class DeliveryCheck:
         self._is_ordered = receiving.subscription.type in ORDERED
         self._is_delaying = receiving.subscription.type in DELAYING
         self._by_key = receiving.subscription.type == "Key_Shared"
-        self._by_id: dict[MessageId, list[Received]] = {}
+        self._by_id: dict[tuple[MessageId, int, int], list[Received]] = {}
         self._latest: dict[tuple[int, str], int] = {}
         self._before: dict[int, Received] = {}
         self._at_key: dict[str, list[Received]] = {}
@@ -132,7 +141,9 @@ class DeliveryCheck:
 
     def _check(self, sent: Sent, delivery: Received) -> None:
         name = sent.producer, sent.number
-        same_id = self._by_id.setdefault(delivery.id, [])
+        # A restored broker gives ids again that it has given before, to other messages.
+        own = (sent.producer, sent.number) if self._history.takings else (0, 0)
+        same_id = self._by_id.setdefault((delivery.id, *own), [])
         self._check_early(sent, delivery)
         if name not in self.of_message:
             self._check_order(sent, delivery)

@@ -191,6 +191,19 @@ class Seek(Record, tag="seek", kw_only=True):
     done_ms: int
 
 
+class Taking(Record, tag="taking", kw_only=True):
+    """An operator has taken files from the broker. What was confirmed in this time may be gone."""
+
+    what: Literal["restore", "entry-log"]
+    copied_ms: int = 0
+    """When the copy that was put in place was begun; of removed files 0."""
+    copied_until_ms: int = 0
+    is_orderly: bool = False
+    """The copy is of a stopped broker."""
+    asked_ms: int
+    done_ms: int
+
+
 class Fencing(Record, tag="fencing", kw_only=True):
     """A time in which any topic may be fenced, again and again, and go on from what was durable."""
 
@@ -261,6 +274,7 @@ class History:
     jumps: list[Jump] = field(default_factory=list)
     fencings: list[Fencing] = field(default_factory=list)
     seeks: list[Seek] = field(default_factory=list)
+    takings: list[Taking] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
     probes: list[Probe] = field(default_factory=list)
@@ -318,6 +332,19 @@ class History:
             return True
         last = self.seeks[-1]
         return delivery.at_ms > last.done_ms or self.sessions[delivery.session].began_ms >= last.asked_ms
+
+    def is_void(self, delivery: Received) -> bool:
+        """Whether its acknowledgement was undone by a restore of what was there before it."""
+        return any(
+            taking.what == "restore"
+            and delivery.ack_ms > taking.copied_until_ms
+            and self.sessions[delivery.session].began_ms < taking.asked_ms
+            for taking in self.takings
+        )
+
+    def may_be_taken(self, sent: Sent) -> bool:
+        """Whether a confirmed message may have gone with what an operator took."""
+        return any(taking.copied_ms <= sent.receipt_ms <= taking.done_ms for taking in self.takings)
 
     def sent_as(self, producer: int, number: int) -> Sent | None:
         """What was sent so; None: nothing was."""

@@ -24,11 +24,13 @@ from geminga.cli.chaos.checking.history import (
     Sent,
     Session,
     Subscription,
+    Taking,
 )
-from geminga.cli.chaos.checking.scenario import InvalidScenario, Scenario, of_builtins
+from geminga.cli.chaos.checking.scenario import OPERATORS, InvalidScenario, Scenario, of_builtins
 from geminga.errors import GemingaError
 
-FORMAT: Final = 1
+FORMATS: Final = (1, 2)
+"""2: with an operator's steps and what they took, which readers of 1 do not know."""
 
 
 class InvalidHistory(GemingaError):
@@ -81,6 +83,7 @@ _Line = (
     | Doing
     | Jump
     | Seek
+    | Taking
     | Fencing
     | Fault
     | Sample
@@ -97,7 +100,7 @@ def written(told: Told) -> Iterator[bytes]:
     """The lines, each with its newline."""
     history = told.history
     begin = Begin(
-        format=FORMAT,
+        format=FORMATS[history.takings != [] or any(step.do in OPERATORS for step in told.scenario.steps)],
         scenario=msgspec.to_builtins(told.scenario, enc_hook=int),
         replay=told.replay,
         against=told.against,
@@ -121,6 +124,7 @@ def written(told: Told) -> Iterator[bytes]:
         history.doings,
         history.jumps,
         history.seeks,
+        history.takings,
         history.fencings,
         history.faults,
         history.samples,
@@ -141,6 +145,7 @@ def read(lines: Iterable[bytes]) -> Told:
         Doing: history.doings,
         Jump: history.jumps,
         Seek: history.seeks,
+        Taking: history.takings,
         Fencing: history.fencings,
         Fault: history.faults,
         Sample: history.samples,
@@ -171,8 +176,8 @@ def read(lines: Iterable[bytes]) -> Told:
                     history.drained()
             else:
                 lists[type(record)].append(record)
-        if begin is None or begin.format != FORMAT:
-            raise InvalidHistory(f"line 1: expected a run of format {FORMAT}")
+        if begin is None or begin.format not in FORMATS:
+            raise InvalidHistory(f"line 1: expected a run of format {FORMATS[-1]} at most")
         if not is_ended:
             raise InvalidHistory(f"line {number}: the file ends here, without its last line")
         return Told(of_builtins(begin.scenario), history, begin.replay, begin.against)

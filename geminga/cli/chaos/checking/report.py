@@ -121,6 +121,8 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     rows += [(name.replace("_", " "), f"{examples.count:,}") for name, examples in found.counts.items()]
     if found.unconfirmed:
         rows.append(("unconfirmed", f"{found.unconfirmed:,} acknowledged, and not answered"))
+    if found.taken:
+        rows.append(("taken", f"{found.taken:,} confirmed, and gone with what the operator took"))
     late = _times(found.late_ms) if found.late_ms else "no message was delayed"
     rows.append(("late by", late))
     if found.prompt_ms:

@@ -16,8 +16,23 @@ MESSAGES_MAX: Final = 10_000_000
 
 SubscriptionType = Literal["Exclusive", "Failover", "Shared", "Key_Shared"]
 Action = Literal[
-    "fault", "clear", "kill", "stop", "pause", "advance", "unload", "expire", "seek", "grow", "burst"
+    "fault",
+    "clear",
+    "kill",
+    "stop",
+    "pause",
+    "advance",
+    "unload",
+    "expire",
+    "seek",
+    "grow",
+    "burst",
+    "copy",
+    "restore",
+    "remove",
 ]
+OPERATORS: Final = frozenset({"copy", "restore", "remove"})
+"""Steps that change files of the broker, as an operator may by mistake."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=MESSAGES_MAX)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=MESSAGES_MAX)]
 Few = Annotated[int, msgspec.Meta(ge=1, le=1000)]
@@ -84,6 +99,10 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """Of `burst`: the share with a delay."""
     partitions: Annotated[int, msgspec.Meta(ge=0, le=100)] = 0
     """Of `grow`: how many each topic has then."""
+    stopped: bool = False
+    """Of `copy`, `restore` and `remove`: the broker stops in order before."""
+    files: Literal["", "index", "journal", "entry-log"] = ""
+    """Of `remove`."""
     rule: dict[str, Any] = {}
     """Of `fault`: the fields of a rule."""
     needs_hits: Count = 0
@@ -266,3 +285,10 @@ def _check(scenario: Scenario) -> None:
             refuse("steps: grow needs load.partitions, and more partitions than that")
         if step.do == "burst" and not step.messages:
             refuse("steps: burst needs messages")
+        if step.do == "restore" and not any(one.do == "copy" and one.at < step.at for one in scenario.steps):
+            refuse("steps: restore needs a copy before it")
+        if (step.do == "remove") != bool(step.files):
+            refuse('steps: remove, and no other step, needs files = "index", "journal" or "entry-log"')
+        if step.do == "remove" and step.stopped and step.files != "index":
+            # Nobody has them then, and what was in them alone is gone.
+            refuse(f"steps: what is gone with the {step.files} files of a stopped broker cannot be judged")

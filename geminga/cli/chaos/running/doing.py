@@ -9,12 +9,12 @@ import trio
 
 from geminga.cli.admin.admin_http import RequestFailed, topic_path
 from geminga.cli.chaos.checking.broker_time import BrokerTime
-from geminga.cli.chaos.checking.history import Doing, Fault, Fencing, History, Jump, Seek
-from geminga.cli.chaos.checking.scenario import Scenario, Step
+from geminga.cli.chaos.checking.history import Doing, Fault, Fencing, History, Jump, Seek, Taking
+from geminga.cli.chaos.checking.scenario import OPERATORS, Scenario, Step
 from geminga.cli.chaos.running.producing import wall_ms
 from geminga.cli.chaos.running.target import Target, ask
 
-NEEDS_OURS: Final = frozenset({"fault", "clear", "kill", "stop", "pause", "advance"})
+NEEDS_OURS: Final = frozenset({"fault", "clear", "kill", "stop", "pause", "advance", *OPERATORS})
 """Actions that another broker does not know, or that would end a process that is not ours."""
 _FOR_EVER_MS: Final = 1 << 42
 START_SECONDS_MAX: Final = 20.0
@@ -61,7 +61,12 @@ class Steps:
             "seek": self._seek,
             "grow": self._grow,
             "burst": self._more,
+            "copy": self._copy,
+            "restore": self._restore,
+            "remove": self._remove,
         }
+        self._copied: tuple[Step, int, int] | None = None
+        """The last copy, and when it was begun and done."""
 
     async def run(self) -> None:
         """All steps, each at its time or as soon after it as those before are done."""
@@ -186,6 +191,49 @@ class Steps:
         self._note("stop")
         await self._target.restart()
         self._note("started again")
+        self.faults.restarted()
+
+    async def _copy(self, step: Step) -> None:
+        await self.faults.look()
+        self._note("stop, copy the data directory, start" if step.stopped else "copy the data directory")
+        began_ms = wall_ms()
+        await self._target.copy(stopped=step.stopped)
+        self._copied = (step, began_ms, wall_ms())
+        if step.stopped:
+            self._note("started again")
+            self.faults.restarted()
+
+    async def _restore(self, step: Step) -> None:
+        assert self._copied is not None
+        copy, copied_ms, copied_until_ms = self._copied
+        await self.faults.look()
+        end, kind = ("stop", "step") if step.stopped else ("kill", "crash")
+        asked_ms = wall_ms()
+        self._note(f"{end}, put the last copy in place, start", kind)
+        await self._target.restore(stopped=step.stopped)
+        self._history.takings.append(
+            Taking(
+                what="restore",
+                copied_ms=copied_ms,
+                copied_until_ms=copied_until_ms,
+                is_orderly=copy.stopped,
+                asked_ms=asked_ms,
+                done_ms=wall_ms(),
+            )
+        )
+        self._note("started again", "started")
+        self.faults.restarted()
+
+    async def _remove(self, step: Step) -> None:
+        await self.faults.look()
+        asked_ms = wall_ms()
+        self._note(f"remove the {step.files} files", "step" if step.stopped else "crash")
+        said = await self._target.remove(step.files, stopped=step.stopped)
+        if step.files == "entry-log":
+            self._history.takings.append(Taking(what="entry-log", asked_ms=asked_ms, done_ms=wall_ms()))
+        if not said:
+            self._history.broken.append(f"the broker has not noticed that {step.files} files were removed")
+        self._note(f"started again; the broker said: {said or 'nothing'}", "started")
         self.faults.restarted()
 
     async def _pause(self, step: Step) -> None:

@@ -19,7 +19,7 @@ from geminga.cli.chaos.running.doing import Steps, length_text
 from geminga.cli.chaos.running.probing import probe_forever
 from geminga.cli.chaos.running.producing import LoadProducer, wall_ms
 from geminga.cli.chaos.running.sampling import Part, left_behind, sample, sample_forever
-from geminga.cli.chaos.running.target import Target, ask
+from geminga.cli.chaos.running.target import StartRefused, Target, ask
 from geminga.cli.client.errors import ClientError
 
 NAMESPACE: Final = "public/chaos"
@@ -69,6 +69,8 @@ class Run:
             await self._carry_out()
         except* (RequestFailed, ClientError, OSError) as group:
             history.broken.append(f"the run was broken off: {_first_text(group)}")
+        except* StartRefused as group:
+            history.broken.append(f"the broker refuses to start: {_first_text(group)}")
         except* BrokerFailed as group:
             text = f"the broker does not start again: {_first_text(group)}"
             history.doings.append(Doing(at_ms=wall_ms(), text=text, kind="dead"))
@@ -234,12 +236,18 @@ class Run:
         history, missing = self.history, 0
         for subscription, deliveries in history.subscriptions:
             settled = {
-                (one.producer, one.number) for one in deliveries if one.ack_ms and history.is_after_seeks(one)
+                (one.producer, one.number)
+                for one in deliveries
+                if one.ack_ms and history.is_after_seeks(one) and not history.is_void(one)
             }
             for producing, sent in zip(history.producers, history.sent, strict=True):
                 if producing.topic == subscription.topic:
                     missing += sum(
-                        1 for one in sent if one.receipt_ms and (one.producer, one.number) not in settled
+                        1
+                        for one in sent
+                        if one.receipt_ms
+                        and (one.producer, one.number) not in settled
+                        and not history.may_be_taken(one)
                     )
         return missing
 

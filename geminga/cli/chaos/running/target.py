@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import shutil
 import signal
 import socket
-from collections.abc import Iterator, Mapping
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -15,8 +20,17 @@ from geminga.child_broker import BrokerFailed, ChildBroker
 from geminga.cli.admin.admin_http import Admin, RequestFailed
 from geminga.cli.chaos.checking.scenario import Scenario
 
+NOTICED_SECONDS_MAX: Final = 15.0
+"""So long a broker may take to see that files are gone, which it looks for every two seconds."""
+REMOVED: Final = {"index": "index", "journal": "bookie/journal", "entry-log": "bookie/entry-logs"}
+"""Directories in a data directory."""
+SAID_CHARACTERS_MAX: Final = 250
 STARTS_MAX: Final = 20
 """So often a broker that ends by itself is started again."""
+
+
+class StartRefused(Exception):
+    """The broker does not start on what an operator has left of its files, and names no remedy."""
 
 
 class Target(Protocol):
@@ -37,6 +51,20 @@ class Target(Protocol):
 
     async def pause(self, length_ms: int) -> None:
         """Stop the process for a time, as a laptop's lid or a debugger does."""
+        ...
+
+    async def copy(self, *, stopped: bool) -> None:
+        """Copy its data directory, while it runs or between a stop and a start."""
+        ...
+
+    async def restore(self, *, stopped: bool) -> None:
+        """Stop or kill it, put the last copy in place, and start it again. Raises `StartRefused`."""
+        ...
+
+    async def remove(self, files: str, *, stopped: bool) -> str:
+        """Remove these files, while it runs or between a stop and a start; what it said of that, "" if
+        nothing. It runs again on return. Raises `StartRefused`.
+        """
         ...
 
     async def ended(self) -> str:
@@ -80,6 +108,15 @@ class RemoteTarget:
     async def pause(self, length_ms: int) -> None:
         raise NotImplementedError
 
+    async def copy(self, *, stopped: bool) -> None:
+        raise NotImplementedError
+
+    async def restore(self, *, stopped: bool) -> None:
+        raise NotImplementedError
+
+    async def remove(self, files: str, *, stopped: bool) -> str:
+        raise NotImplementedError
+
     async def ended(self) -> str:
         await trio.sleep_forever()
         raise AssertionError
@@ -96,8 +133,10 @@ class ChildTarget:
 
     is_ours = True
 
-    def __init__(self, broker: ChildBroker) -> None:
+    def __init__(self, broker: ChildBroker, copy: Path) -> None:
+        """`copy`: where copies of its data go."""
         self._broker = broker
+        self._copy = copy
         self._is_restarting = False
         self._starts = 1
         self.service_url = broker.service_url
@@ -120,15 +159,67 @@ class ChildTarget:
         finally:
             self._broker.send_signal(signal.SIGCONT)
 
-    async def _again(self, end: Any) -> None:
+    async def copy(self, *, stopped: bool) -> None:
+        data = self._broker.data_dir
+        if stopped:
+            await self._again(self._broker.end, functools.partial(_copy_tree, data, self._copy))
+        else:
+            await trio.to_thread.run_sync(_copy_tree, data, self._copy)
+
+    async def restore(self, *, stopped: bool) -> None:
+        end = self._broker.end if stopped else self._broker.kill
+        await self._again(end, functools.partial(_copy_tree, self._copy, self._broker.data_dir))
+
+    async def remove(self, files: str, *, stopped: bool) -> str:
+        directory = self._broker.data_dir / REMOVED[files]
+        if stopped:
+            return await self._again(self._broker.end, functools.partial(shutil.rmtree, directory))
+        self._is_restarting = True
+        for file in directory.iterdir():
+            file.unlink()
+        with trio.move_on_after(NOTICED_SECONDS_MAX):
+            while self._broker.is_running:  # noqa: ASYNC110
+                await trio.sleep(0.05)
+        said = "" if self._broker.is_running else self._last_line()[:SAID_CHARACTERS_MAX]
+        advice = await self._again(self._end_however)
+        return f"{said}; {advice}" if said and advice else said
+
+    def _end_however(self) -> None:
+        with contextlib.suppress(BrokerFailed):
+            self._broker.end()
+
+    async def _again(self, end: Callable[[], None], change: Callable[[], None] | None = None) -> str:
+        """The advice that was taken for the start, if it needed any. `change` is done between end and
+        start.
+        """
         self._is_restarting = True
         try:
             # Shielded: half done, there would be a process that nothing stops.
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(end)
-                await trio.to_thread.run_sync(self._broker.start)
+                if change is not None:
+                    await trio.to_thread.run_sync(change)
+                advice = await trio.to_thread.run_sync(self._start_advised)
         finally:
             self._is_restarting = False
+        return advice
+
+    def _start_advised(self) -> str:
+        try:
+            self._broker.start()
+            return ""
+        except BrokerFailed as refusal:
+            lines = str(refusal).splitlines()
+            said = next(
+                (line for line in reversed(lines) if line.startswith("geminga standalone: ")), lines[-1]
+            )
+            if "geminga bookie rebuild-index" not in str(refusal):
+                raise StartRefused(said) from None
+        command = [sys.executable, "-P", "-m", "geminga", "bookie", "rebuild-index"]
+        data = str(self._broker.data_dir)
+        subprocess.run([*command, "--data-dir", data], check=True, stdout=subprocess.DEVNULL)
+        self._broker.start()
+        return f"{said[:SAID_CHARACTERS_MAX]}; so 'geminga bookie rebuild-index' was run"
 
     async def ended(self) -> str:
         # By looking: a thread that waits for a process cannot be called back from it.
@@ -159,8 +250,22 @@ def child_target(scenario: Scenario, data_dir: Path | None) -> Iterator[ChildTar
     settings: Mapping[str, str] = {"isDelayedDeliveryDeliverAtTimeStrict": "true", **scenario.broker}
     port, web_port = _free_ports()
     arguments = ["--chaos", "--clock", scenario.clock, "--port", str(port), "--web-port", str(web_port)]
-    with ChildBroker(data_dir, settings=settings, arguments=arguments) as broker:
-        yield ChildTarget(broker)
+    with tempfile.TemporaryDirectory(prefix="geminga-") as name:
+        own = Path(name)
+        # Given, or a start that is refused would remove what it was refused for.
+        with ChildBroker(data_dir or own / "data", settings=settings, arguments=arguments) as broker:
+            yield ChildTarget(broker, own / "copy")
+
+
+def _copy_tree(source: Path, target: Path) -> None:
+    """As `cp -a` into an empty place: what goes away meanwhile is left out."""
+
+    def copy(old: str, new: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copy2(old, new)
+
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(source, target, copy_function=copy)
 
 
 def _free_ports() -> tuple[int, int]:
