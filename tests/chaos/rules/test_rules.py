@@ -245,6 +245,22 @@ def test_files_of_rules_have_lengths_as_text() -> None:
     ]
 
 
+def test_a_later_process_goes_on_with_what_is_left_of_a_kept_rule(clock: StepClock, tmp_path: Path) -> None:
+    file = KeptFile(RealDisk(), f"{tmp_path}/faults.json", f"{tmp_path}/aside")
+    faults = Faults(clock)
+    faults.begin([], file)
+    faults.set(cut(count=3, durationMs=10_000, keep=True, id="mine"))
+    faults.set(cut(durationMs=3000, keep=True))
+    assert hits(faults, "wire") == 2
+    clock.now_s += 4
+    faults = Faults(clock)
+    faults.begin([], file)
+    (state,) = faults.rules()
+    assert (state.rule.id, state.hits, state.left_ms) == ("mine", 1, 6000)
+    assert [hits(faults, "wire") for _ in range(3)] == [1, 1, 0]
+    assert file.read() == []
+
+
 def test_a_hit_that_cannot_be_written_down_has_no_effect(clock: StepClock, tmp_path: Path) -> None:
     """Else a rule that kills once would kill at each start while the disk is full."""
     faults, directory = Faults(clock), tmp_path / "data"

@@ -126,6 +126,43 @@ def test_messages_that_come_before_their_time_are_found(tmp_path: Path) -> None:
     assert 0 < found["early_by_ms"] <= 800
 
 
+def test_what_an_operator_does_is_told_and_judged(tmp_path: Path) -> None:
+    (tmp_path / "mistakes.toml").write_text(
+        """
+        load = { messages = 300, rate = 150 }
+        [[consumers]]
+        subscription = "s"
+        [[steps]]
+        do = "copy"
+        at = "200ms"
+        [[steps]]
+        do = "fault"
+        at = "300ms"
+        fault = "wire/latency"
+        latency = "1ms"
+        [[steps]]
+        do = "restore"
+        at = "700ms"
+        stopped = true
+        [[steps]]
+        do = "remove"
+        at = "800ms"
+        files = "journal"
+        [[steps]]
+        do = "remove"
+        at = "900ms"
+        files = "entry-log"
+        """
+    )
+    # Whether an entry log was open when it was removed is a matter of time.
+    found = run(tmp_path, "mistakes.toml", *SLACK, codes=(EXIT_OK, EXIT_NOT_SHOWN))
+    assert set(found["reasons"]) <= {"not shown"}
+    assert found["taken"] > 20
+    page = Path(found["report"]).read_text()
+    assert "ended by the restart: fault wire/latency" in page
+    assert page.count("removed, moved, replaced or cut") == 2
+
+
 def test_a_history_is_judged_again_without_a_broker(tmp_path: Path) -> None:
     """Two runs, each with its own history; a lie in one of them is found by reading it."""
     arguments = ("pulsar-14721", "--scale", "0.05", "--pace", "8", "--repeat", "2", *SLACK)

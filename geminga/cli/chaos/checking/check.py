@@ -62,10 +62,7 @@ def check(history: History, expect: Expect) -> Findings:
         ended=[one.text for one in history.doings if one.kind == "ended"],
         dead=[one.text for one in history.doings if one.kind == "dead"],
         stuck=[] if is_untold else list(history.stuck),
-        not_shown=_missed(history)
-        + _gone(history, ends)
-        + (without_time if is_untold else [])
-        + history.broken,
+        not_shown=_missed(history) + _gone(ends) + (without_time if is_untold else []) + history.broken,
     )
 
 
@@ -77,11 +74,11 @@ def _missed(history: History) -> list[str]:
     ]
 
 
-def _gone(history: History, ends: list[_End]) -> list[str]:
+def _gone(ends: list[_End]) -> list[str]:
     """A restore takes what came after its copy. Of removed files nobody knows what was in them alone."""
-    if sum(end.taken for end in ends) and any(taking.what != "restore" for taking in history.takings):
-        return ["what is missing may have been in the files that were removed, or not"]
-    return []
+    count = sum(end.unclear for end in ends)
+    text = f"{count:,} confirmed messages are missing, which may have been in the removed files alone, or not"
+    return [text] if count else []
 
 
 class _End(NamedTuple):
@@ -89,8 +86,10 @@ class _End(NamedTuple):
     """Messages that the broker may rightly still have."""
     unconfirmed: int
     """Acknowledged, and not answered."""
+    unclear: int
+    """Confirmed, and perhaps gone with files that an operator removed."""
     taken: int
-    """Confirmed, and gone with what an operator took, with or without acknowledgements."""
+    """Confirmed, and gone with a restore, with or without acknowledgements."""
 
 
 def _check_end(
@@ -102,7 +101,7 @@ def _check_end(
     is_whole: bool,
 ) -> _End:
     """What was never acknowledged."""
-    subscription, unsettled, unconfirmed, taken = receiving.subscription, 0, 0, 0
+    subscription, unsettled, unconfirmed, unclear, taken = receiving.subscription, 0, 0, 0, 0
     for producer, sent in zip(history.producers, history.sent, strict=True):
         if producer.topic != subscription.topic:
             continue
@@ -122,8 +121,9 @@ def _check_end(
                 continue
             if any(delivery.ack_ms for delivery in counted):
                 unconfirmed += 1
-            elif history.may_be_taken(one):
-                taken += 1
+            elif what := history.may_be_taken(one):
+                taken += what == "restore"
+                unclear += what != "restore"
             elif is_whole:
                 delay = f", delayed by {one.delay_ms} ms" if one.delay_ms else ""
                 found.add(
@@ -131,7 +131,7 @@ def _check_end(
                     f"topic {subscription.topic}, {subscription.name}: {producer.name} number {one.number}"
                     f"{delay}: {_fate(came, counted)}",
                 )
-    return _End(unsettled, unconfirmed, taken)
+    return _End(unsettled, unconfirmed, unclear, taken)
 
 
 def _fate(came: list[Received], counted: list[Received]) -> str:

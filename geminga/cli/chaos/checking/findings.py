@@ -55,8 +55,8 @@ class Findings(msgspec.Struct):
     unconfirmed: int = 0
     """Messages of a subscription that were acknowledged, and no answer came before the consumer had gone."""
     taken: int = 0
-    """Messages of a subscription that were confirmed, and have gone with what an operator took from the
-    broker, whether acknowledged before or not: no loss.
+    """Messages of a subscription that were confirmed after a copy, and have gone when it was put in place,
+    whether acknowledged before or not: no loss.
     """
     late_ms: list[int] = []
     """How late delayed messages were: median, 99 of 100, the latest. Empty: there were none."""

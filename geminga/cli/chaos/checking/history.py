@@ -342,9 +342,12 @@ class History:
             for taking in self.takings
         )
 
-    def may_be_taken(self, sent: Sent) -> bool:
-        """Whether a confirmed message may have gone with what an operator took."""
-        return any(taking.copied_ms <= sent.receipt_ms <= taking.done_ms for taking in self.takings)
+    def may_be_taken(self, sent: Sent) -> str:
+        """With what of an operator's doings a confirmed message may have gone, "" with none."""
+        found = {
+            taking.what for taking in self.takings if taking.copied_ms <= sent.receipt_ms <= taking.done_ms
+        }
+        return max(found, default="")  # "restore" is behind "entry-log"
 
     def sent_as(self, producer: int, number: int) -> Sent | None:
         """What was sent so; None: nothing was."""

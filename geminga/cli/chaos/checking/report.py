@@ -122,7 +122,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     if found.unconfirmed:
         rows.append(("unconfirmed", f"{found.unconfirmed:,} acknowledged, and not answered"))
     if found.taken:
-        rows.append(("taken", f"{found.taken:,} confirmed, and gone with what the operator took"))
+        rows.append(("taken", f"{found.taken:,} confirmed after a copy, and gone with its restore"))
     late = _times(found.late_ms) if found.late_ms else "no message was delayed"
     rows.append(("late by", late))
     if found.prompt_ms:

@@ -180,7 +180,7 @@ class ChildTarget:
         with trio.move_on_after(NOTICED_SECONDS_MAX):
             while self._broker.is_running:  # noqa: ASYNC110
                 await trio.sleep(0.05)
-        said = "" if self._broker.is_running else self._last_line()[:SAID_CHARACTERS_MAX]
+        said = "" if self._broker.is_running else self._brief(self._last_line())
         advice = await self._again(self._end_however)
         return f"{said}; {advice}" if said and advice else said
 
@@ -214,12 +214,17 @@ class ChildTarget:
                 (line for line in reversed(lines) if line.startswith("geminga standalone: ")), lines[-1]
             )
             if "geminga bookie rebuild-index" not in str(refusal):
-                raise StartRefused(said) from None
+                raise StartRefused(self._brief(said)) from None
         command = [sys.executable, "-P", "-m", "geminga", "bookie", "rebuild-index"]
         data = str(self._broker.data_dir)
         subprocess.run([*command, "--data-dir", data], check=True, stdout=subprocess.DEVNULL)
         self._broker.start()
-        return f"{said[:SAID_CHARACTERS_MAX]}; so 'geminga bookie rebuild-index' was run"
+        return f"{self._brief(said)}; so 'geminga bookie rebuild-index' was run"
+
+    def _brief(self, line: str) -> str:
+        """A line of the log without its head, with the names of files in the data directory."""
+        text = line.partition(" geminga.server: ")[2] or line
+        return text.replace(f"{self._broker.data_dir}/", "")[:SAID_CHARACTERS_MAX]
 
     async def ended(self) -> str:
         # By looking: a thread that waits for a process cannot be called back from it.
