@@ -259,6 +259,10 @@ def test_a_later_process_goes_on_with_what_is_left_of_a_kept_rule(clock: StepClo
     assert (state.rule.id, state.hits, state.left_ms) == ("mine", 1, 6000)
     assert [hits(faults, "wire") for _ in range(3)] == [1, 1, 0]
     assert file.read() == []
+    faults.set(cut(keep=True, id="cleared"))
+    assert [kept.rule.id for kept in file.read()] == ["cleared"]
+    faults.clear("cleared")
+    assert file.read() == []
 
 
 def test_a_hit_that_cannot_be_written_down_has_no_effect(clock: StepClock, tmp_path: Path) -> None:
