@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -51,6 +51,7 @@ def test_every_key_of_the_file_reaches_the_server(
         operator_token: OperatorToken,
         reopened: Callable[[], None],
         wipes_data: bool,
+        fault_rules: Sequence[object],
         task_status: trio.TaskStatus[Addresses],
     ) -> None:
         given.append((config, data_dir))

@@ -75,7 +75,7 @@ def _missed(history: History) -> list[str]:
 
 
 def _gone(ends: list[_End]) -> list[str]:
-    """A restore takes what came after its copy. Of removed files nobody knows what was in them alone."""
+    """A restore takes what came after its copy. What only removed files had is not known."""
     count = sum(end.unclear for end in ends)
     text = f"{count:,} confirmed messages are missing, which may have been in the removed files alone, or not"
     return [text] if count else []

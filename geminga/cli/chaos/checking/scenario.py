@@ -290,5 +290,5 @@ def _check(scenario: Scenario) -> None:
         if (step.do == "remove") != bool(step.files):
             refuse('steps: remove, and no other step, needs files = "index", "journal" or "entry-log"')
         if step.do == "remove" and step.stopped and step.files != "index":
-            # Nobody has them then, and what was in them alone is gone.
+            # No process has them open then, and what only they had is gone.
             refuse(f"steps: what is gone with the {step.files} files of a stopped broker cannot be judged")
