@@ -30,7 +30,9 @@ STARTS_MAX: Final = 20
 
 
 class StartRefused(Exception):
-    """The broker does not start on what an operator has left of its files, and names no remedy."""
+    """The broker does not start on what an operator has left of its files, and names no remedy. It starts
+    after all else, and on a copy that was made while it was stopped.
+    """
 
 
 class Target(Protocol):
@@ -137,6 +139,7 @@ class ChildTarget:
         """`copy`: where copies of its data go."""
         self._broker = broker
         self._copy = copy
+        self._copy_is_orderly = False
         self._is_restarting = False
         self._starts = 1
         self.service_url = broker.service_url
@@ -165,49 +168,59 @@ class ChildTarget:
             await self._again(self._broker.end, functools.partial(_copy_tree, data, self._copy))
         else:
             await trio.to_thread.run_sync(_copy_tree, data, self._copy)
+        self._copy_is_orderly = stopped
 
     async def restore(self, *, stopped: bool) -> None:
         end = self._broker.end if stopped else self._broker.kill
-        await self._again(end, functools.partial(_copy_tree, self._copy, self._broker.data_dir))
+        put = functools.partial(_copy_tree, self._copy, self._broker.data_dir)
+        # A copy of a stopped broker starts, or the broker is wrong.
+        await self._again(end, put, self._start if self._copy_is_orderly else self._start_advised)
 
     async def remove(self, files: str, *, stopped: bool) -> str:
         directory = self._broker.data_dir / REMOVED[files]
         if stopped:
-            return await self._again(self._broker.end, functools.partial(shutil.rmtree, directory))
+            remove = functools.partial(shutil.rmtree, directory)
+            return await self._again(self._broker.end, remove, self._start_advised)
         self._is_restarting = True
         for file in directory.iterdir():
-            file.unlink()
+            file.unlink(missing_ok=True)
         with trio.move_on_after(NOTICED_SECONDS_MAX):
             while self._broker.is_running:  # noqa: ASYNC110
                 await trio.sleep(0.05)
         said = "" if self._broker.is_running else self._brief(self._last_line())
-        advice = await self._again(self._end_however)
+        advice = await self._again(self._end_however, start=self._start_advised)
         return f"{said}; {advice}" if said and advice else said
 
     def _end_however(self) -> None:
         with contextlib.suppress(BrokerFailed):
             self._broker.end()
 
-    async def _again(self, end: Callable[[], None], change: Callable[[], None] | None = None) -> str:
-        """The advice that was taken for the start, if it needed any. `change` is done between end and
-        start.
-        """
+    async def _again(
+        self,
+        end: Callable[[], None],
+        change: Callable[[], None] = lambda: None,
+        start: Callable[[], str] | None = None,
+    ) -> str:
+        """What `start` returns. `change` is done between end and start."""
         self._is_restarting = True
         try:
             # Shielded: half done, there would be a process that nothing stops.
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(end)
-                if change is not None:
-                    await trio.to_thread.run_sync(change)
-                advice = await trio.to_thread.run_sync(self._start_advised)
+                await trio.to_thread.run_sync(change)
+                said = await trio.to_thread.run_sync(start or self._start)
         finally:
             self._is_restarting = False
-        return advice
+        return said
+
+    def _start(self) -> str:
+        self._broker.start()
+        return ""
 
     def _start_advised(self) -> str:
+        """The advice that was taken, if the start needed any. Raises `StartRefused`."""
         try:
-            self._broker.start()
-            return ""
+            return self._start()
         except BrokerFailed as refusal:
             lines = str(refusal).splitlines()
             said = next(
@@ -217,7 +230,9 @@ class ChildTarget:
                 raise StartRefused(self._brief(said)) from None
         command = [sys.executable, "-P", "-m", "geminga", "bookie", "rebuild-index"]
         data = str(self._broker.data_dir)
-        subprocess.run([*command, "--data-dir", data], check=True, stdout=subprocess.DEVNULL)
+        rebuilt = subprocess.run([*command, "--data-dir", data], stdout=subprocess.DEVNULL, check=False)
+        if rebuilt.returncode:
+            raise BrokerFailed(f"'geminga bookie rebuild-index' ended with code {rebuilt.returncode}")
         self._broker.start()
         return f"{self._brief(said)}; so 'geminga bookie rebuild-index' was run"
 
