@@ -102,6 +102,7 @@ class Admin:
 
     @contextmanager
     def _opened(self, request: Request) -> Iterator[HTTPResponse]:
+        from http.client import HTTPException
         from urllib.error import HTTPError, URLError
         from urllib.request import urlopen
 
@@ -111,7 +112,8 @@ class Admin:
         except HTTPError as error:
             status = f"{error.code} {error.reason}"
             raise RequestFailed(admin.reason_of(error.read()) or status, status) from None
-        except (URLError, OSError, ValueError) as error:
+        # The last one if the broker ends in the middle of an answer.
+        except (URLError, OSError, ValueError, HTTPException) as error:
             raise RequestFailed(unreachable(self.url, error)) from None
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import cast
 
 import pytest
+import trio
 
 from geminga.child_broker import BrokerFailed, ChildBroker
-from geminga.cli.chaos.running.target import ChildTarget, StartRefused
+from geminga.cli.admin.admin_http import RequestFailed
+from geminga.cli.chaos.running.target import ChildTarget, RemoteTarget, StartRefused, ask
 
 
 class Refusing:
@@ -45,3 +48,17 @@ async def test_only_what_an_operator_did_excuses_a_start_that_is_refused(tmp_pat
         await target.restore(stopped=False)
     with pytest.raises(StartRefused):
         await target.remove("index", stopped=True)
+
+
+async def test_a_broker_that_ends_in_the_middle_of_an_answer_has_not_answered() -> None:
+    async def broken(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        await stream.send_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        await stream.aclose()
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await nursery.start(partial(trio.serve_tcp, broken, 0, host="127.0.0.1"))
+        url = f"http://127.0.0.1:{listener.socket.getsockname()[1]}"
+        with pytest.raises(RequestFailed, match="IncompleteRead"):
+            await ask(RemoteTarget("", url), "GET", "/metrics/")
+        nursery.cancel_scope.cancel()
