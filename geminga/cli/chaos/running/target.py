@@ -230,7 +230,7 @@ class ChildTarget:
                 raise StartRefused(self._brief(said)) from None
         command = [sys.executable, "-P", "-m", "geminga", "bookie", "rebuild-index"]
         data = str(self._broker.data_dir)
-        rebuilt = subprocess.run([*command, "--data-dir", data], stdout=subprocess.DEVNULL, check=False)
+        rebuilt = subprocess.run([*command, "--data-dir", data], capture_output=True, check=False)
         if rebuilt.returncode:
             raise BrokerFailed(f"'geminga bookie rebuild-index' ended with code {rebuilt.returncode}")
         self._broker.start()
