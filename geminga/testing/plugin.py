@@ -18,6 +18,7 @@ import pytest
 if TYPE_CHECKING:
     from geminga.child_broker import ChildBroker
     from geminga.testing.async_tenant import AsyncTenant
+    from geminga.testing.connected import ConnectedBroker
     from geminga.testing.tenant import Tenant
 
 ARGUMENTS = ("--clock", "virtual", "--chaos")
@@ -35,18 +36,26 @@ def geminga_settings() -> Mapping[str, str]:
 
 
 @pytest.fixture(scope="session")
-def geminga_broker(geminga_settings: Mapping[str, str]) -> Iterator[ChildBroker]:
-    """A broker for the session, or for one worker of xdist: with a virtual clock, faults allowed."""
+def geminga_broker(geminga_settings: Mapping[str, str]) -> Iterator[ChildBroker | ConnectedBroker]:
+    """A broker for the session, or for one worker of xdist: with a virtual clock, faults allowed. The one
+    that GEMINGA_SERVICE_URL and GEMINGA_WEB_URL name, where they are set.
+    """
     from geminga.child_broker import ChildBroker
-    from geminga.testing.connected import set_ahead
+    from geminga.testing.connected import connected, set_ahead
 
+    service_url, web_url = (os.environ.get(f"GEMINGA_{name}_URL") for name in ("SERVICE", "WEB"))
+    if service_url and web_url:
+        yield connected(service_url, web_url)
+        return
     with ChildBroker(settings=geminga_settings, arguments=ARGUMENTS) as broker:
         set_ahead(broker.web_url)
         yield broker
 
 
 @pytest.fixture
-def geminga_tenant(geminga_broker: ChildBroker, request: pytest.FixtureRequest) -> Iterator[Tenant]:
+def geminga_tenant(
+    geminga_broker: ChildBroker | ConnectedBroker, request: pytest.FixtureRequest
+) -> Iterator[Tenant]:
     """A tenant of its own: its topics are deleted after the test, connected clients or not."""
     from geminga.testing.tenant import Tenant
 

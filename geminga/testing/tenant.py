@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import itertools
+import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
@@ -207,11 +208,8 @@ class Tenant:
                 headers, body = ask_bytes(self.web_url, f"{path}/{number}")
             except Refused:
                 return
-            prefix = "x-pulsar-property-"
-            properties = {
-                name.removeprefix(prefix): value for name, value in headers.items() if name.startswith(prefix)
-            }
-            yield Peeked(headers.get("x-pulsar-message-id", ""), body, properties)
+            properties = json.loads(headers["x-pulsar-property"])
+            yield Peeked(headers["x-pulsar-message-id"], body, properties)
 
     def drain(self, timeout_s: float = WAIT_SECONDS) -> None:
         """Wait until all that may be delivered now is acknowledged, on all subscriptions of this test's

@@ -42,8 +42,9 @@ def client(geminga_tenant: Any) -> Iterator[pulsar.Client]:
 def test_a_month(geminga_tenant: Any, client: pulsar.Client) -> None:
     topic = geminga_tenant.topic("reminders")
     consumer = client.subscribe(topic, "app", pulsar.ConsumerType.Shared)
-    client.create_producer(topic).send(b"renew", deliver_after=datetime.timedelta(days=30))
+    client.create_producer(topic).send(b"renew", {"for": "ann"}, deliver_after=datetime.timedelta(days=30))
     began = geminga_tenant.now()
+    assert geminga_tenant.peek("reminders", "app")[0].properties == {"for": "ann"}
     geminga_tenant.advance("29d23h")
     geminga_tenant.drain()
     with pytest.raises(AssertionError, match="1 not due yet"):

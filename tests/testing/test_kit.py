@@ -181,11 +181,7 @@ def test_a_broker_in_the_programs_own_process(tmp_path: Path) -> None:
 
 
 CONNECTED = """
-import os, pulsar, pytest, geminga
-
-@pytest.fixture(scope="session")
-def geminga_broker():
-    return geminga.connected(os.environ["SERVICE"], os.environ["WEB"])
+import pulsar
 
 def test_a_day(geminga_tenant):
     client = pulsar.Client(geminga_tenant.service_url)
@@ -202,8 +198,8 @@ def test_a_day(geminga_tenant):
 def test_a_broker_that_runs_already(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "test_it.py").write_text(CONNECTED)
     with geminga.ChildBroker(arguments=["--clock", "virtual", "--chaos"]) as broker:
-        monkeypatch.setenv("SERVICE", broker.service_url)
-        monkeypatch.setenv("WEB", f"{broker.web_url}/")
+        monkeypatch.setenv("GEMINGA_SERVICE_URL", broker.service_url)
+        monkeypatch.setenv("GEMINGA_WEB_URL", f"{broker.web_url}/")
         began_ms = now_ms(broker)
         for _ in range(2):
             done = run_pytest(tmp_path)

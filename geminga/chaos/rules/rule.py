@@ -227,8 +227,8 @@ def _check_operation(rule: Rule, at_start: bool) -> None:
         )
     if (rule.place, rule.operation) in AT_START and not (at_start or rule.keep):
         raise InvalidRule(
-            f"operation: {AT_START[rule.place, rule.operation]} only at a start: give the rule by --fault, or "
-            "keep it for the next one"
+            f"operation: {AT_START[rule.place, rule.operation]} only at a start: give the rule by --fault, "
+            "or keep it for the next one"
         )
     if (rule.place, rule.operation) == ("bucket", "create") and rule.ledger_id >= 0:
         raise InvalidRule("ledgerId: a bucket that is created has no ledger yet; leave it out")

@@ -42,6 +42,8 @@ NEEDED: Final[dict[str, Any]] = {
     "command": ("command", "LOOKUP"),
     "error": ("error", "ServiceNotReady"),
     "status": ("status", 503),
+    "step_ms": ("stepMs", 1),
+    "ppm": ("ppm", 1),
 }
 IN_FILES: Final = [
     (place, kind, operation)
@@ -84,6 +86,7 @@ def file_operations(faults: Faults, path: Path, place: str) -> list[Callable[[],
             index.flush,
             lambda: index.write([(b"a", b"b")], sync=True),
             index.close,
+            lambda: FaultyIndexDatabase(RealDisk(), str(path), faults=faults).close(),
         ]
     file = disk.create(str(path / f"1{SUFFIXES[place]}"))
     return [
@@ -178,7 +181,7 @@ def test_a_kind_hits_in_a_running_broker(rules: e2e.Faults, client: pulsar.Clien
         rule = rules.set(fault, path="/metrics", **fields)
         with contextlib.suppress(http.client.HTTPException, OSError):
             rules.web.request("GET", "/metrics")
-    elif fault == "process/pause":
+    elif fault == "process/pause" or place == "clock":
         rule = rules.set(fault, **fields)
     else:
         topic = f"persistent://public/default/{place}-{kind}"
