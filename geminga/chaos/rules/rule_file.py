@@ -14,8 +14,8 @@ from geminga.units import duration_ms, signed_ms
 
 
 def fields_of(written: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a rule, from `fault = "PLACE/KIND"`, `for`, `latency`, `jitter` and `step` as texts, and all
-    others as they are. Raises ValueError, with the name of the field.
+    """The fields of a rule, from `fault = "PLACE/KIND"`, `for`, `latency`, `jitter` and `step` as texts, and
+    all others as they are. Raises ValueError, with the name of the field.
     """
     place, slash, kind = str(written.get("fault", "")).partition("/")
     if not slash:

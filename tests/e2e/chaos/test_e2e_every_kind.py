@@ -159,7 +159,7 @@ def test_the_places_are_listed_with_their_fields_as_a_request_has_them(rules: e2
         "    needs sliceBytes",
         "    commands of wire/error: PARTITIONED_METADATA, LOOKUP, PRODUCER, SEND, ",
         "    operations of journal/torn: write",
-        "    takes after, count, durationMs, jitterMs, method, path, probability, seed",
+        "    takes after, count, durationMs, jitterMs, keep, method, path, probability, seed",
     ):
         assert any(one.startswith(line) for one in listed), line
 
