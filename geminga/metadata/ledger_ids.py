@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trio
 
-from geminga.errors import BadVersion
+from geminga.errors import BadVersion, StorageError
 from geminga.metadata.node import MUST_NOT_EXIST
 from geminga.metadata.records import LedgerIdsRecord, decode, encode
 from geminga.metadata.store import MetadataStore
@@ -13,6 +13,8 @@ FIRST_LEDGER_ID = 1
 # Each topic makes a ledger when it is loaded; a synced write for each id would be one more wait. Lost ids
 # cost nothing.
 BLOCK_SIZE = 100
+TRIES_MAX = 100
+"""Far more than cancelled calls can be; a metadata store that refuses for ever must not hold the loop."""
 
 
 class LedgerIds:
@@ -42,7 +44,7 @@ class LedgerIds:
     async def _take_block(self) -> None:
         """Reserve the next block durably; only then may its ids be assigned."""
         path = LedgerIdsRecord.path
-        while True:
+        for _ in range(TRIES_MAX):
             stored = self._store.get(path)
             first, version = FIRST_LEDGER_ID, MUST_NOT_EXIST
             if stored is not None:
@@ -56,6 +58,7 @@ class LedgerIds:
                 continue
             self._next, self._end = first, end
             return
+        raise StorageError(f"{path}: {TRIES_MAX} times another writer took the next ids")
 
 
 def next_ledger_id(store: MetadataStore) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
 import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from geminga.errors import StorageError
+from geminga.errors import BadVersion, StorageError
 from geminga.metadata.ledger_ids import FIRST_LEDGER_ID, LedgerIds
 from geminga.metadata.store import MetadataStore
 from simulation.disk.sim_key_value import SimKeyValue, SimulatedCrash
@@ -55,6 +56,23 @@ async def test_a_cancelled_call_wastes_a_block_at_most() -> None:
         await nursery.start(store.run)
         assert await ids.next() == FIRST_LEDGER_ID + 10
         nursery.cancel_scope.cancel()
+
+
+class Contended(MetadataStore):
+    """Another writer is always faster."""
+
+    tries = 0
+
+    async def put(self, path: str, value: bytes, *expected: object, **flags: object) -> int:
+        self.tries += 1
+        raise BadVersion(path)
+
+
+async def test_a_store_that_refuses_for_ever_does_not_hold_the_caller() -> None:
+    store = Contended(SimKeyValue(), threaded=False)
+    with pytest.raises(StorageError, match="ledger-ids?: 100 times another writer took the next ids"):
+        await LedgerIds(store).next()
+    assert store.tries == 100
 
 
 @settings(max_examples=80, deadline=None)
