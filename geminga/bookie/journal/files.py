@@ -120,10 +120,11 @@ class JournalFiles:
         group, segments = encode_group(self._header, offset, offset, batches, names)
         end = align(offset + len(group), self._settings.journal_alignment_bytes)
         file = self._file
+        # Before each group, not before a reservation alone: the last group of a file may end where its space
+        # does. A cut file would be as long as before then, with a hole, and no later look could tell.
+        if is_cut(self._disk, file.path, file.size()):
+            raise StorageError(f"{file.path}: cut while it was being written")
         if end > self._allocated:
-            # A cut file becomes as long as it was here, with a hole, and no later look could tell.
-            if is_cut(self._disk, file.path, file.size()):
-                raise StorageError(f"{file.path}: cut while it was being written")
             step = self._settings.journal_allocate_bytes
             wanted = max(end, min(align(end, step), self._settings.journal_file_bytes))
             self._allocated = _reserve(file, end, wanted)

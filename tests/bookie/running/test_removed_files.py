@@ -165,6 +165,21 @@ async def test_no_write_goes_behind_a_cut(tmp_path: Path, is_closed: bool) -> No
     await check(tmp_path, entries.durable)
 
 
+async def test_no_group_goes_behind_a_cut_of_the_journal(tmp_path: Path) -> None:
+    """Also within the space that is reserved: the last group of a file may end where that does."""
+    with pytest.RaisesGroup(StorageError, flatten_subgroups=True):
+        async with running(tmp_path) as bookie:
+            entries = Entries(bookie)
+            await entries.add(1, 20)
+            [journal] = files(tmp_path, "journal")
+            os.truncate(journal, 0)
+            with pytest.raises(StorageError, match="cut"):
+                await entries.add(1, 1)
+            await trio.sleep_forever()
+    assert journal.stat().st_size == 0
+    await check(tmp_path, entries.durable)
+
+
 async def test_a_spare_journal_that_is_missed_at_its_reuse_is_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
