@@ -126,7 +126,7 @@ def test_the_parts_of_an_index_add_up_for_each_subscription(
 def test_what_is_due_waits_for_a_consumer(process: BrokerProcess, make_client: Make, topic: str) -> None:
     client, eyes = make_client(process.endpoints.service_url), Eyes(process, topic)
     consumer = client.subscribe(topic, "s", ConsumerType.Shared, receiver_queue_size=1)
-    publish(client.create_producer(topic), [now_ms() + 300] * 20 + [now_ms() + FAR_MS] * 5)
+    publish(client.create_producer(topic), [now_ms() + 1500] * 20 + [now_ms() + FAR_MS] * 5)
     eventually(lambda: eyes.ask()["pending"] == 1)
     assert eyes.by_state() == {"due": 19, "growing": 5}
     assert eyes.ask()["due"] == 19
