@@ -120,9 +120,9 @@ class JournalFiles:
         group, segments = encode_group(self._header, offset, offset, batches, names)
         end = align(offset + len(group), self._settings.journal_alignment_bytes)
         file = self._file
-        # Before each group, not before a reservation alone: the last group of a file may end where its space
-        # does. A cut file would be as long as before then, with a hole, and no later look could tell.
-        if is_cut(self._disk, file.path, file.size()):
+        # A cut file becomes as long as it was by a reservation, or by a last group that ends where its space
+        # does, with a hole, and no later look could tell. A look at each group costs 1 % of a publish.
+        if end >= self._allocated and is_cut(self._disk, file.path, file.size()):
             raise StorageError(f"{file.path}: cut while it was being written")
         if end > self._allocated:
             step = self._settings.journal_allocate_bytes

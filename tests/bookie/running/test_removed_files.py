@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import trio
 
+from geminga.bookie.journal.files import JournalFiles
+from geminga.bookie.records.journal_position import JournalPosition
 from geminga.bookie.records.settings import BookieSettings
 from geminga.bookie.running import bookie_files
 from geminga.bookie.running.bookie import Bookie
@@ -165,19 +167,23 @@ async def test_no_write_goes_behind_a_cut(tmp_path: Path, is_closed: bool) -> No
     await check(tmp_path, entries.durable)
 
 
-async def test_no_group_goes_behind_a_cut_of_the_journal(tmp_path: Path) -> None:
-    """Also within the space that is reserved: the last group of a file may end where that does."""
-    with pytest.RaisesGroup(StorageError, flatten_subgroups=True):
-        async with running(tmp_path) as bookie:
-            entries = Entries(bookie)
-            await entries.add(1, 20)
-            [journal] = files(tmp_path, "journal")
-            os.truncate(journal, 0)
-            with pytest.raises(StorageError, match="cut"):
-                await entries.add(1, 1)
-            await trio.sleep_forever()
-    assert journal.stat().st_size == 0
-    await check(tmp_path, entries.durable)
+def test_no_last_group_goes_behind_a_cut_of_the_journal(tmp_path: Path) -> None:
+    """It ends where the reserved space does, and would make the file as long as before."""
+    journal = JournalFiles(
+        RealDisk(), str(tmp_path), SMALL, journal_id=1, previous=JournalPosition(0, 0), free=[]
+    )
+    page_bytes = SMALL.journal_alignment_bytes
+    for entry_id in range(1000):
+        if journal.position.offset + page_bytes == SMALL.journal_file_bytes:
+            break
+        journal.write([(1, entry_id, [body(1, entry_id)])])
+    [file] = tmp_path.iterdir()
+    assert file.stat().st_size == SMALL.journal_file_bytes
+    os.truncate(file, 0)
+    with pytest.raises(StorageError, match="cut"):
+        journal.write([(1, entry_id, [body(1, entry_id)])])
+    assert file.stat().st_size == 0
+    journal.close()
 
 
 async def test_a_spare_journal_that_is_missed_at_its_reuse_is_named(
