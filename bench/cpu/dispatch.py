@@ -204,7 +204,7 @@ async def run(entries: int, rounds: int, ack_group: int, profile: str | None) ->
             ManagedLedgerSettings(ledger_entries_max=10_000_000, cursor_persist_interval_ms=3_600_000),
             tail_cache=TailCache(2 << 30),
         )
-        ledger.run_in(nursery)
+        ledger.life.run_in(nursery)
         keeper = await ledger.open_cursor("keeper", initial="earliest")
         assert keeper.backlog_entries() == 0
         bench = Bench(ledger, nursery, clock)

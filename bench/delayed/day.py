@@ -150,7 +150,7 @@ class Day:
                 tail_cache=TailCache(),
             )
             ledger.attach(self)
-            ledger.run_in(nursery)
+            ledger.life.run_in(nursery)
             cursor = await ledger.open_cursor("s", initial="earliest")
             settings = DelaySettings(
                 keeps_buckets=True,

@@ -205,7 +205,7 @@ async def opened(directory: Path, clock: HandClock, settings: BucketSettings) ->
             ledger_settings(config),
             tail_cache=TailCache(parts.tail_cache),
         )
-        topic.run_in(nursery)
+        topic.life.run_in(nursery)
         cursor = await topic.open_cursor("sub", initial="earliest")
         world = World(topic, cursor, clock, settings)
         await nursery.start(run_buckets, world.buckets)

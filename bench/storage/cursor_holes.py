@@ -66,7 +66,7 @@ async def opened(directory: Path, ledgers: int, entries: int) -> AsyncIterator[M
         ledger = await ManagedLedger.open(
             path, bookie, metadata, ledger_ids, RealClock(), tail_cache=TailCache(), create=False
         )
-        ledger.run_in(nursery)
+        ledger.life.run_in(nursery)
         yield ledger
         nursery.cancel_scope.cancel()
     index.close()

@@ -44,7 +44,6 @@ class Lifecycle:
         "_wake",
         "appender",
         "chain",
-        "check_open",
         "cursors",
         "name",
         "record",
@@ -54,17 +53,17 @@ class Lifecycle:
         chain = recovered.chain
         self.name = storage.topic
         self.chain = chain
+        wake = self._wake_up
         self.appender = Appender(
             self.name,
             chain,
             tail_cache,
             storage.clock,
             storage.settings,
-            wake=self._wake_up,
+            wake=wake,
             first_needed=self._first_needed,
         )
-        self.cursors = CursorSet(storage, chain, self.appender, self._wake_up)
-        self.check_open = self.appender.check_open
+        self.cursors = CursorSet(storage, chain, self.appender, wake)
         self.record = ChainRecord(storage, chain, recovered.record, recovered.version)
         self._storage = storage
         self._tail_cache = tail_cache
@@ -299,7 +298,7 @@ class Lifecycle:
             if self.record.terminated is not None:
                 return Position(*self.record.terminated)
             if self.state is not State.TERMINATED:
-                self.check_open()
+                self.appender.check_open()
                 appender.become(State.TERMINATED)
             appender.refuse()
             # Entries that wait for a ledger fail; those in the ledger become durable and are confirmed. The
@@ -368,7 +367,7 @@ class Lifecycle:
     @asynccontextmanager
     async def _recording(self) -> AsyncIterator[ChainRecord]:
         async with self._changing:
-            self.check_open()
+            self.appender.check_open()
             try:
                 yield self.record
             except (PeerError, ReadOnly):

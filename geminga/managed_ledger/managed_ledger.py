@@ -1,15 +1,15 @@
 """A topic's storage: a chain of ledgers that is written at one end, and the cursors of its subscriptions.
 
 The parts do the work and are put together here: `appender` writes, `ledger_reads` reads, `cursor_set` and
-`cursor` remember what is consumed, `lifecycle` changes the chain. Their methods that belong to the surface
-are attributes here, so that a call on the hot path is one call.
+`cursor` remember what is consumed, `life` changes the chain and ends it. A method here that only forwards
+promises what the one of the same name there does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from geminga.errors import GemingaError
 from geminga.managed_ledger.chain.add_listener import AddListener
@@ -46,33 +46,18 @@ class ManagedLedger:
     def __init__(self, storage: Storage, recovered: Recovered, tail_cache: TailCache) -> None:
         life = Lifecycle(storage, recovered, tail_cache)
         self.name = storage.topic
-        self._life = life
+        self.life = life
         self._chain = life.chain
         self._record = life.record
         self._appender = life.appender
         self.reads = LedgerReads(life.chain, tail_cache, storage.bookie)
 
-        # What each of them promises stands where it is defined.
-        # Bound here once: a forwarding method would cost a Python call for every message published.
+        # Bound here once: forwarding would cost a Python call for every message. Not for calls that are
+        # seldom made: each bound method takes 72 bytes of every loaded topic.
         self.append = self._appender.append
-        self.oldest_pending = self._appender.oldest_pending
-        self.pending = self._appender.pending
         self.read_cached = self.reads.read_cached
         self.read = self.reads.read
         self.read_positions = self.reads.read_positions
-        self.are_closed_ledgers = self._chain.are_closed_ledgers
-        self.find_first = self.reads.find_first
-        self.attach = self._appender.attach
-        self.apply = self._appender.apply
-        self.fence = self._appender.fence
-        self.run_in = life.run_in
-        self.trim = life.trim
-        self.terminate = life.terminate
-        self.close = life.close
-        self.delete = life.delete
-        self.set_properties = life.set_properties
-        self.swap_properties = life.swap_properties
-        self.note_delayed = life.note_delayed
         self.storage = storage
         # A view: cursors are added and removed under the set's lock, with their records.
         self.cursors: Mapping[str, Cursor] = MappingProxyType(life.cursors.by_name)
@@ -107,8 +92,25 @@ class ManagedLedger:
         # its files as they were.
         recovered = await recover_chain(storage, create=create, properties=properties)
         ledger = cls(storage, recovered, tail_cache)
-        await ledger._life.open()
+        await ledger.life.open()
         return ledger
+
+    # -- entries ----------------------------------------------------------------------------------------
+
+    def attach(self, listener: AddListener, on_fenced: Callable[[], None] | None = None) -> None:
+        self._appender.attach(listener, on_fenced)
+
+    def apply(self, settings: ManagedLedgerSettings) -> None:
+        self._appender.apply(settings)
+
+    def fence(self, error: GemingaError) -> None:
+        self._appender.fence(error)
+
+    def pending(self) -> Iterator[Any]:
+        return self._appender.pending()
+
+    def oldest_pending(self) -> Any:
+        return self._appender.oldest_pending()
 
     # -- cursors ----------------------------------------------------------------------------------------
 
@@ -126,7 +128,7 @@ class ManagedLedger:
         Its record is durable on return. Conflict: a non-durable cursor has the name. ServiceNotReady,
         StorageError.
         """
-        self._life.check_open()
+        self._appender.check_open()
         if initial == "earliest":
             # A mark-delete position is the last entry that is not wanted, so "earliest" stands before the
             # first one.
@@ -137,7 +139,7 @@ class ManagedLedger:
             start = self.last_confirmed
         else:
             start = self._chain.before(initial)
-        cursor = await self._life.cursors.open(
+        cursor = await self.life.cursors.open(
             # A client may ask for a position beyond the end; standing there, it would skip entries to come.
             name,
             min(start, self._chain.tail),
@@ -145,7 +147,7 @@ class ManagedLedger:
             subscription_properties or {},
         )
         # From now on new entries are kept for it; those before are read from the bookie.
-        self._life.cache_if_read()
+        self.life.cache_if_read()
         return cursor
 
     def open_non_durable_cursor(self, name: str, start: Position) -> Cursor:
@@ -154,24 +156,27 @@ class ManagedLedger:
         learn from it how long a ledger is. Conflict if the name is taken; ServiceNotReady.
         """
         # Synchronous, unlike a durable cursor: it has no record, and a reader need not wait for a disk.
-        self._life.check_open()
+        self._appender.check_open()
         before = self._chain.before(start)
         if before.entry_id < 0:
             before = self._chain.previous(start)
-        cursor = self._life.cursors.open_non_durable(name, min(before, self._chain.tail))
-        self._life.cache_if_read()
+        cursor = self.life.cursors.open_non_durable(name, min(before, self._chain.tail))
+        self.life.cache_if_read()
         return cursor
 
     async def delete_cursor(self, name: str) -> None:
         """Forget a cursor, durable or not; gone for good on return. SubscriptionNotFound, StorageError."""
-        await self._life.cursors.delete(name)
-        self._life.cache_if_read()
+        await self.life.cursors.delete(name)
+        self.life.cache_if_read()
 
     async def persist_cursors(self) -> None:
         """Write what was acknowledged so far; durable on return. StorageError."""
-        await self._life.cursors.persist_now()
+        await self.life.cursors.persist_now()
 
     # -- positions --------------------------------------------------------------------------------------
+
+    def are_closed_ledgers(self, first: tuple[int, int], last: tuple[int, int]) -> bool:
+        return self._chain.are_closed_ledgers(first, last)
 
     def first_position(self) -> Position:
         """The first entry of the topic, or the position of the next one."""
@@ -206,7 +211,7 @@ class ManagedLedger:
 
     def estimated_bytes_after(self, position: Position) -> int:
         """Bytes of the entries behind `position`; of its own ledger the same share as of the entries."""
-        return self._life.estimated_bytes_after(position)
+        return self.life.estimated_bytes_after(position)
 
     @property
     def last_confirmed(self) -> Position:
@@ -274,7 +279,7 @@ class ManagedLedger:
 
     @property
     def total_size_bytes(self) -> int:
-        return self._life.total_size_bytes
+        return self.life.total_size_bytes
 
     def internal_stats(
         self, asked: RangesAsked = USUAL_RANGES

@@ -71,7 +71,7 @@ class TopicLife:
         ledger.attach(self)
         await verify(self)
         self._note_ledgers()
-        ledger.run_in(self._nursery)
+        ledger.life.run_in(self._nursery)
         return ledger
 
     async def unload(self) -> None:
@@ -81,7 +81,7 @@ class TopicLife:
         self.delays.clear()
         ledger, self._ledger = self.ledger, None
         cursors = dict(ledger.cursors)
-        await ledger.close()
+        await ledger.life.close()
         if not ledger.fenced:  # else it was closed as it was
             # What a full disk has refused is still dirty; a close tells that, and delivers it again.
             kept = {name for name, cursor in cursors.items() if cursor.is_dirty}
@@ -96,12 +96,12 @@ class TopicLife:
         self.world.tracked = None
         self.truth.exists = "maybe"
         ledger, self._ledger = self.ledger, None
-        await ledger.delete()
+        await ledger.life.delete()
         self.truth.deleted()
 
     async def terminate(self) -> None:
         self.truth.terminated = "maybe"
-        await self.ledger.terminate()
+        await self.ledger.life.terminate()
         self.truth.terminated = "yes"
 
     async def pass_ms(self, length_ms: int) -> None:
@@ -188,7 +188,7 @@ class TopicLife:
             return published_ms(entry.body) >= before_ms
 
         cursor = ledger.cursors[name]
-        young = await ledger.find_first(is_young, after=cursor.mark_delete)
+        young = await ledger.reads.find_first(is_young, after=cursor.mark_delete)
         up_to = ledger.last_position() if young is None else ledger.previous_position(young)
         if up_to is not None:
             cursor.acknowledge_cumulative(up_to)
@@ -229,7 +229,7 @@ class TopicLife:
     async def trim(self) -> int:
         self._note_what_may_go()
         self._letting_go = self._note_what_may_go
-        dropped = await self.ledger.trim()
+        dropped = await self.ledger.life.trim()
         self._letting_go = None
         self._note_ledgers()
         self._check_not_fenced()
@@ -243,7 +243,7 @@ class TopicLife:
                 await self.delays[name].clear()
             await self.persist(name)
         self._note_what_may_go(retains=False)
-        await self.ledger.trim(retains=False)
+        await self.ledger.life.trim(retains=False)
         self._note_ledgers()
         self._check_not_fenced()
 

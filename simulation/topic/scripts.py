@@ -85,7 +85,7 @@ async def deleting(world: TopicWorld) -> None:
             life.acknowledge("a", [place])
             await life.persist("a")
         await life.flush()
-        await life.ledger.set_properties({"owner": "somebody"})
+        await life.ledger.life.set_properties({"owner": "somebody"})
         await life.delete()
         await life.load()
         await life.subscribe("a")

@@ -383,7 +383,7 @@ async def open_rig(*, partition: int = -1, jumps: bool = False, **ledger_setting
                 tail_cache=TailCache(),
             )
             rig = Rig(ledger, above, clock, partition)
-            ledger.run_in(above)
+            ledger.life.run_in(above)
             yield rig
             above.cancel_scope.cancel()
         nursery.cancel_scope.cancel()

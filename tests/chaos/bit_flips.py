@@ -135,10 +135,10 @@ async def opened(path: Path, *, create: bool, close: bool) -> AsyncIterator[Open
                 create=create,
             )
             ledger.attach(_Listener())
-            ledger.run_in(nursery)
+            ledger.life.run_in(nursery)
             yield Opened(bookie, ledger, index)
             if close:
-                await ledger.close()
+                await ledger.life.close()
                 await bookie.close()
             nursery.cancel_scope.cancel()
 

@@ -105,7 +105,7 @@ class Rooms:
         )
         listener = Listener()
         ledger.attach(listener, listener.fenced.set)
-        ledger.run_in(self.nursery)
+        ledger.life.run_in(self.nursery)
         return ledger
 
 

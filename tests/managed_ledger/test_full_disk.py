@@ -79,10 +79,10 @@ async def test_rollovers_wait_and_readers_go_on(
         with pytest.raises(ReadOnly, match="disk full"):
             ledger.append(b"refused", b"refused")
         with pytest.raises(DiskFull):
-            await ledger.set_properties({"a": "b"})
+            await ledger.life.set_properties({"a": "b"})
         with pytest.raises(DiskFull):
             await ledger.open_cursor("another", initial="earliest")
-        assert await ledger.trim() == 0
+        assert await ledger.life.trim() == 0
         assert [body for _, body in await drain(ledger, ledger.first_position())] == [b"1", b"2", b"3"]
         cursor.acknowledge([positions[0]])
         with pytest.raises(ReadOnly):
@@ -186,7 +186,7 @@ async def test_a_topic_closes_in_order_on_a_full_disk(
         positions = await publish(ledger, [b"1", b"2"])
         Full(r, monkeypatch).begin()
         cursor.acknowledge([positions[0]])
-        await ledger.close()
+        await ledger.life.close()
         assert ledger.state is State.CLOSED
         assert not ledger.fenced
         assert "the last acknowledgements of sub could not be written" in caplog.text

@@ -133,7 +133,7 @@ async def test_close_writes_the_size_and_refuses_what_comes_later(rooms, publish
         ledger = await r.open()
         await publish(ledger, bodies(5))
         ledger.append(b"last", b"last")
-        await ledger.close()
+        await ledger.life.close()
         assert list(ledger.listener.confirmed.values())[-1] == b"last"
         assert ledger.state is State.CLOSED
         with pytest.raises(ServiceNotReady):
@@ -148,10 +148,10 @@ async def test_terminated_topic_takes_nothing_more_even_after_a_restart(rooms, p
         ledger = await r.open()
         positions = await publish(ledger, bodies(4))
         ledger.append(b"in flight", b"in flight")
-        assert await ledger.terminate() == positions[-1].next()
+        assert await ledger.life.terminate() == positions[-1].next()
         with pytest.raises(TopicTerminated):
             ledger.append(b"late", None)
-        assert await ledger.terminate() == positions[-1].next()
+        assert await ledger.life.terminate() == positions[-1].next()
     async with rooms() as r:
         ledger = await r.open()
         assert ledger.terminated
@@ -160,7 +160,7 @@ async def test_terminated_topic_takes_nothing_more_even_after_a_restart(rooms, p
         with pytest.raises(TopicTerminated):
             ledger.append(b"late", None)
         assert [body for _, body in await drain(ledger, EARLIEST)] == [*bodies(4), b"in flight"]
-        await ledger.close()
+        await ledger.life.close()
 
 
 async def test_deleted_topic_leaves_nothing(rooms, publish):
@@ -170,7 +170,7 @@ async def test_deleted_topic_leaves_nothing(rooms, publish):
         cursor = await ledger.open_cursor("s", initial="earliest")
         cursor.acknowledge(positions[3:5])
         await cursor.persist()
-        await ledger.delete()
+        await ledger.life.delete()
         assert r.metadata.children("/ledgers") == []
         assert r.metadata.children("/managed-ledgers/public/default/persistent/orders") == []
         assert r.bookie.last_entry_id(positions[0].ledger_id) == -1
@@ -187,11 +187,11 @@ async def test_trim_drops_what_every_durable_cursor_has_passed(rooms, publish, d
         reader = ledger.open_non_durable_cursor("reader", EARLIEST)
         fast.acknowledge_cumulative(positions[29])
         slow.acknowledge(positions[:19])
-        assert await ledger.trim() == 1
+        assert await ledger.life.trim() == 1
         assert ledger.first_position() == positions[10]
         slow.acknowledge(positions[19:20])
         assert (fast.backlog_entries(), slow.backlog_entries(), reader.backlog_entries()) == (5, 15, 25)
-        assert await ledger.trim() == 1
+        assert await ledger.life.trim() == 1
         assert ledger.number_of_entries == 15
         # The mark-delete position of the slow one was in a ledger that is gone.
         assert slow.mark_delete == Position(positions[20].ledger_id, -1)
@@ -288,9 +288,9 @@ async def test_trim_without_cursors_leaves_the_newest_ledger_only(rooms, publish
     async with rooms() as r:
         ledger = await r.open(ROLL_AT_10)
         await publish(ledger, bodies(25))
-        assert await ledger.trim() == 2
+        assert await ledger.life.trim() == 2
         assert [i.closed_ms for i in ledger.ledgers] == [0]
-        assert await ledger.trim() == 0
+        assert await ledger.life.trim() == 0
 
 
 async def test_retention_holds_consumed_ledgers_back(rooms, publish, clock):
@@ -298,9 +298,9 @@ async def test_retention_holds_consumed_ledgers_back(rooms, publish, clock):
         ledger = await r.open(ROLL_AT_10)
         await publish(ledger, bodies(25))
         ledger.apply(ManagedLedgerSettings(retention_time_ms=1000, retention_size_bytes=-1))
-        assert await ledger.trim() == 0
+        assert await ledger.life.trim() == 0
         clock.ms += 1001
-        assert await ledger.trim() == 2
+        assert await ledger.life.trim() == 2
 
 
 async def test_find_first_is_a_binary_search_over_all_ledgers(rooms, publish):
@@ -314,11 +314,11 @@ async def test_find_first_is_a_binary_search_over_all_ledgers(rooms, publish):
                 asked.append(entry.position)
                 return int(entry.body) >= wanted
 
-            assert await ledger.find_first(at_least) == positions[max(0, 2 * wanted)]
+            assert await ledger.reads.find_first(at_least) == positions[max(0, 2 * wanted)]
             assert len(asked) <= 7
-        assert await ledger.find_first(lambda entry: False) is None
-        await ledger.trim()
-        assert await ledger.find_first(lambda entry: True) == positions[30]
+        assert await ledger.reads.find_first(lambda entry: False) is None
+        await ledger.life.trim()
+        assert await ledger.reads.find_first(lambda entry: True) == positions[30]
 
 
 async def test_failed_disk_fences_and_fails_what_is_pending(rooms, publish, monkeypatch):
@@ -335,7 +335,7 @@ async def test_failed_disk_fences_and_fails_what_is_pending(rooms, publish, monk
             assert ledger.state is State.FENCED
             with pytest.raises(StorageError):
                 ledger.append(b"late", None)
-            await ledger.close()  # does not wait for what cannot come
+            await ledger.life.close()  # does not wait for what cannot come
             await trio.sleep(5)
     assert raised.group_contains(StorageError, depth=None)
 
@@ -347,8 +347,8 @@ def _fails(fd):
 async def test_properties_are_replaced_and_survive(rooms):
     async with rooms(crash=True) as r:
         ledger = await r.open()
-        await ledger.set_properties({"a": "1", "b": "2"})
-        await ledger.set_properties({"a": "3"})
+        await ledger.life.set_properties({"a": "1", "b": "2"})
+        await ledger.life.set_properties({"a": "3"})
     async with rooms() as r:
         assert (await r.open()).properties == {"a": "3"}
 
@@ -357,10 +357,10 @@ async def test_internal_properties_are_swapped_in_one_write_and_not_shown(rooms)
     key, other = "#pulsar.internal.delayed.bucket_1_2", "#pulsar.internal.delayed.bucket_3_4"
     async with rooms(crash=True) as r:
         ledger = await r.open()
-        await ledger.set_properties({"a": "1"})
-        await ledger.swap_properties({key: "70", other: "71"}, {})
-        await ledger.set_properties({"b": "2", key: "99"})
-        await ledger.swap_properties({}, {key: "69", other: "71"})
+        await ledger.life.set_properties({"a": "1"})
+        await ledger.life.swap_properties({key: "70", other: "71"}, {})
+        await ledger.life.set_properties({"b": "2", key: "99"})
+        await ledger.life.swap_properties({}, {key: "69", other: "71"})
         cursor = await ledger.open_cursor("s", initial="earliest")
         await cursor.swap_properties({key: 5, other: 6}, {})
         version = r.metadata.get(f"{PATH}/s").version
@@ -387,7 +387,7 @@ async def test_bucket_ledgers_go_with_whatever_names_them(rooms):
         await cursor.swap_properties({"#pulsar.internal.delayed.bucket_1_1": ids[0], "mine": ids[1]}, {})
         await last.swap_properties({"#pulsar.internal.delayed.bucket_1_1": ids[1]}, {})
         data = ledger.ledgers[0].ledger_id
-        await ledger.swap_properties(
+        await ledger.life.swap_properties(
             {
                 f"#pulsar.internal.delayed.bucket_{i}_9": str(id_)
                 for i, id_ in enumerate((ids[2], theirs, data))
@@ -401,7 +401,7 @@ async def test_bucket_ledgers_go_with_whatever_names_them(rooms):
         await ledger.delete_cursor("s")
         assert left() >= {ids[1], ids[2], theirs, data}
         assert ids[0] not in left()
-        await ledger.delete()
+        await ledger.life.delete()
         assert left() == {theirs, *(info.ledger_id for info in other.ledgers)}
 
 
@@ -421,7 +421,7 @@ async def test_ledgers_that_nobody_names_are_swept_at_a_start(rooms, publish):
         await r.metadata.put(records.ledger_path(await r.ledger_ids.next()), records.encode(schema))
         cursor = await ledger.open_cursor("s", initial="earliest")
         await cursor.swap_properties({"#pulsar.internal.delayed.bucket_1_1": named}, {})
-        await ledger.swap_properties({"#pulsar.internal.delayed.bucket_1_1": str(ours)}, {})
+        await ledger.life.swap_properties({"#pulsar.internal.delayed.bucket_1_1": str(ours)}, {})
     async with rooms() as r:
         assert find_orphan_ledgers(r.metadata) == [lost, bucket]
         assert await sweep_orphan_ledgers(r.bookie, r.metadata) == [lost, bucket]
@@ -505,7 +505,7 @@ async def test_entries_that_wait_for_a_ledger_are_counted_until_it_is_there(room
         assert room.waiting_bytes == 0
         for body in big:
             ledger.append(body, body)
-        await ledger.close()
+        await ledger.life.close()
         assert room.waiting_bytes == 0
         assert len(ledger.listener.confirmed) + len(ledger.listener.failed) == 40
         assert all(isinstance(error, ServiceNotReady) for error in ledger.listener.errors)

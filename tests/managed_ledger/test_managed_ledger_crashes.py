@@ -122,7 +122,7 @@ class World:
         ledger.attach(self)
         for cursor in ledger.cursors.values():
             self._watch(cursor.name, cursor.cursor_ledger)
-        ledger.run_in(nursery)
+        ledger.life.run_in(nursery)
         return ledger
 
     def crash(self, mode: CrashMode) -> None:
@@ -191,7 +191,7 @@ class World:
         self.droppable |= {
             i.ledger_id for i in ledger.ledgers[:-1] if (i.ledger_id, i.entries - 1) <= slowest
         }
-        dropped = await ledger.trim()
+        dropped = await ledger.life.trim()
         if ledger.state is State.FENCED:
             assert isinstance(ledger.error, StorageError)
             raise StorageError("trimming fenced the ledger")
@@ -238,7 +238,7 @@ class World:
             return
         positions = await self.publish(ledger, 3)
         assert positions[0].ledger_id not in self.ids_seen, "a ledger id was used twice"
-        await ledger.close()
+        await ledger.life.close()
 
     async def _read_all(self, ledger: ManagedLedger) -> dict[Position, bytes]:
         found: dict[Position, bytes] = {}
@@ -290,7 +290,7 @@ async def publishing(world: World, ledger: ManagedLedger) -> None:
     """Over several ledgers, in groups and alone."""
     for count in (1, 3, 6, 2):
         await world.publish(ledger, count)
-    await ledger.close()
+    await ledger.life.close()
 
 
 async def consuming(world: World, ledger: ManagedLedger) -> None:
@@ -323,7 +323,7 @@ async def seeking(world: World, ledger: ManagedLedger) -> None:
     await world.seek(cursor, EARLIEST)
     await world.seek(cursor, positions[5])
     cursor.acknowledge([positions[5]])
-    await ledger.close()
+    await ledger.life.close()
 
 
 async def deleting_cursors(world: World, ledger: ManagedLedger) -> None:
@@ -341,7 +341,7 @@ async def deleting_cursors(world: World, ledger: ManagedLedger) -> None:
 async def terminating(world: World, ledger: ManagedLedger) -> None:
     await world.publish(ledger, 6)
     world.terminating = True
-    await ledger.terminate()
+    await ledger.life.terminate()
     world.terminated = True
 
 
@@ -352,7 +352,7 @@ async def deleting(world: World, ledger: ManagedLedger) -> None:
     await cursor.persist()
     world.wanted.clear()
     world.deleting = True
-    await ledger.delete()
+    await ledger.life.delete()
     world.deleted = True
     with pytest.raises(ServiceNotReady):
         ledger.append(b"late", None)
@@ -452,28 +452,28 @@ async def trim(world: World, ledger: ManagedLedger) -> None:
 
 
 async def set_properties(world: World, ledger: ManagedLedger) -> None:
-    await ledger.set_properties({"x": "1"})
+    await ledger.life.set_properties({"x": "1"})
 
 
 async def terminate(world: World, ledger: ManagedLedger) -> None:
     world.terminating = True
-    await ledger.terminate()
+    await ledger.life.terminate()
     world.terminated = True
 
 
 async def close(world: World, ledger: ManagedLedger) -> None:
-    await ledger.close()
+    await ledger.life.close()
 
 
 async def delete(world: World, ledger: ManagedLedger) -> None:
     world.deleting = True
     world.wanted.clear()
-    await ledger.delete()
+    await ledger.life.delete()
     world.deleted = True
 
 
 async def find(world: World, ledger: ManagedLedger) -> None:
-    found = await ledger.find_first(lambda entry: entry.body >= b"message 5")
+    found = await ledger.reads.find_first(lambda entry: entry.body >= b"message 5")
     assert found is not None
     assert (await ledger.read_positions([found]))[0].body == b"message 5"
 

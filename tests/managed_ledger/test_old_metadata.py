@@ -41,7 +41,7 @@ async def test_a_lost_index_after_all_topics_were_deleted_sets_their_ledgers_asi
     async with rooms() as r:
         ledger = await r.open()
         [position] = await publish(ledger, [b"of a topic that was deleted"])
-        await ledger.delete()
+        await ledger.life.delete()
         assert r.metadata.children(records.LEDGERS) == []
     shutil.rmtree(tmp_path / "index")
     (tmp_path / "index").mkdir()

@@ -30,9 +30,9 @@ async def test_the_figures_are_those_that_a_load_finds(rooms, publish, crash):
         first.acknowledge(positions[:3])
         holes.acknowledge([*positions[:12], positions[15], positions[20]])
         await ledger.persist_cursors()
-        await ledger.note_delayed(True)
+        await ledger.life.note_delayed(True)
         if not crash:
-            await ledger.close()
+            await ledger.life.close()
     async with rooms() as r:
         before = r.metadata.statistics().requests
         told = await read_unopened(storage_of(r))
@@ -56,7 +56,7 @@ async def test_one_without_an_entry_and_one_that_is_not_there(rooms):
     async with rooms() as r:
         ledger = await r.open(SMALL)
         await ledger.open_cursor("s", initial="earliest")
-        await ledger.close()
+        await ledger.life.close()
     async with rooms() as r:
         told = await read_unopened(storage_of(r))
         assert [(cursor.name, cursor.backlog_entries) for cursor in told.cursors] == [("s", 0)]

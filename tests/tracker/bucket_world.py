@@ -198,7 +198,7 @@ class World:
             ManagedLedgerSettings(cursor_persist_interval_ms=10),
             tail_cache=TailCache(),
         )
-        self.topic.run_in(nursery)
+        self.topic.life.run_in(nursery)
         self.cursor: Cursor = await self.topic.open_cursor("sub", initial="earliest")
         self.owner = TopicOwner(self.topic) if self.is_shared else CursorOwner(self.cursor)
         self.store = FlakyStore(self.topic.storage)

@@ -197,7 +197,7 @@ class TopicDelays:
 
     async def _note(self, holds: bool) -> None:
         try:
-            await self._ledger.note_delayed(holds)
+            await self._ledger.life.note_delayed(holds)
         except GemingaError as error:
             log.debug("%s: what it holds back is not noted: %s", self._ledger.name, error)
 

@@ -41,7 +41,7 @@ class Histogram:
         last.
         """
         self._bounds = tuple(bounds)  # the one that was given, if it is a tuple
-        self._counts = [0] * (len(bounds) + 1)
+        self._counts: list[int] | None = None  # made with the first value: most topics are idle
         self._sum = 0.0
         self._past = _zeros(len(bounds) + 1)
         self._past_sum = 0.0
@@ -50,17 +50,19 @@ class Histogram:
         """Add `count` values equal to `value`. Hot: called once for an entry or for a group of
         equal ones.
         """
-        self._counts[bisect_left(self._bounds, value)] += count
+        counts = self._counts
+        if counts is None:
+            counts = self._counts = [0] * (len(self._bounds) + 1)
+        counts[bisect_left(self._bounds, value)] += count
         self._sum += value * count
 
     def measure(self) -> None:
         """Close the interval: `classes` describes it until the next one is closed."""
-        if not any(self._counts):
-            self._past, self._past_sum = _zeros(len(self._counts)), 0.0
-            return
-        self._past, self._past_sum = tuple(self._counts), self._sum
-        self._counts = [0] * len(self._counts)
-        self._sum = 0.0
+        if self._counts is None:
+            self._past, self._past_sum = _zeros(len(self._bounds) + 1), 0.0
+        else:
+            self._past, self._past_sum = tuple(self._counts), self._sum
+            self._counts, self._sum = None, 0.0
 
     def classes(self) -> Classes:
         """The classes of the last closed interval, as Pulsar exposes them."""

@@ -69,7 +69,7 @@ class TopicsOperator:
         # In one write: on a full disk a second one could be refused, and leave a topic behind an error.
         loaded = await self._topics.get(topic, create=True, properties=properties)
         if properties.items() - loaded.ledger.properties.items():  # another request has created it meanwhile
-            await loaded.ledger.set_properties({**loaded.ledger.properties, **properties})
+            await loaded.ledger.life.set_properties({**loaded.ledger.properties, **properties})
 
     async def create_partitioned(self, topic: TopicName, partitions: int, properties: dict[str, str]) -> None:
         await self._catalog.create_partitioned(topic, partitions, properties)
@@ -88,7 +88,7 @@ class TopicsOperator:
 
     async def terminate(self, topic: TopicName) -> Position:
         loaded = await loaded_topic(self._topics, topic)
-        last = await loaded.ledger.terminate()
+        last = await loaded.ledger.life.terminate()
         loaded.disconnect_producers()
         for subscription in loaded.subscriptions.values():
             subscription.consumers.end_of_topic()
@@ -112,7 +112,7 @@ class TopicsOperator:
         changed_properties(ledger.properties, add, remove)
         # One that is changed at the same time stays as that change has it.
         gone = {key: value for key, value in ledger.properties.items() if key == remove}
-        await ledger.swap_properties(add, gone)
+        await ledger.life.swap_properties(add, gone)
 
     async def change_partition_properties(
         self, topic: TopicName, add: Mapping[str, str], remove: str

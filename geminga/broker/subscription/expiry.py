@@ -101,7 +101,7 @@ class Expiry:
             return oldest is not None and not is_nearly_caught_up
         self.last_ms = self._clock.now_ms()
         # By bisection, as Pulsar's asyncFindNewestMatching: a backlog of millions is a few reads.
-        young = await ledger.find_first(is_young, after=cursor.mark_delete)
+        young = await ledger.reads.find_first(is_young, after=cursor.mark_delete)
         # Its buckets are still being read after a start: what is due cannot be told yet, and expiry can wait.
         if due_backlog is not None and due_backlog.is_unknown:
             return False

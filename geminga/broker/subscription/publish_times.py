@@ -42,5 +42,5 @@ async def first_published_at(ledger: ManagedLedger, since_ms: int) -> Position:
         # One whose metadata cannot be read is delivered to no consumer.
         return metadata is not None and metadata.publish_time_ms >= since_ms
 
-    found = await ledger.find_first(is_late_enough)
+    found = await ledger.reads.find_first(is_late_enough)
     return found if found is not None else LATEST

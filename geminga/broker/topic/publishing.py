@@ -47,7 +47,6 @@ class Publishing:
         "_ledger",
         "_limits",
         "_name",
-        "_now_s",
         "_rooms",
         "_stamp",
         "_stamp_ms",
@@ -86,7 +85,6 @@ class Publishing:
         self._ledger = ledger
         self._rooms = rooms
         self._clock = rooms.clock
-        self._now_s = rooms.clock.monotonic_s
         self._subscriptions = subscriptions
         self._delays = delays
         self._delivery_log = delivery_log
@@ -192,7 +190,7 @@ class Publishing:
         if now_ms != self._stamp_ms or producer.pending == 1:
             self._stamp_ms = now_ms
             self._stamp = self._stamp_of(now_ms)
-            self._accepted_s = self._now_s()
+            self._accepted_s = self._clock.monotonic_s()
         # In front, so that the client's bytes and their checksum stay as they are. Every entry has had its
         # stamp from the first release on: expiry by the broker's time can be computed from what is on disk.
         body = send.headers_and_payload
@@ -233,7 +231,7 @@ class Publishing:
         # The entry is accepted even if it exceeds a limit: the client has sent it and waits for its receipt.
         # The limits decide when its connection is read again.
         if self._limits:
-            now_s = self._now_s()
+            now_s = self._clock.monotonic_s()
             for limit in self._limits:
                 until_s = limit.take(send.num_messages, len(body), now_s)
                 if until_s > now_s:
@@ -275,7 +273,7 @@ class Publishing:
         # One list of receipts for a run of entries of one producer, one latency for those of one millisecond:
         # with calls for each entry they were a tenth of what a message costs.
         entry_id = first_entry_id
-        now_s = self._now_s()
+        now_s = self._clock.monotonic_s()
         producer = contexts[0].producer
         encode = producer.encode_receipt
         receipts: list[bytes] = []

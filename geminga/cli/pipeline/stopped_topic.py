@@ -109,8 +109,8 @@ async def _open(
         tail_cache=TailCache(memory_parts(config).tail_cache),
         create=False,
     )
-    ledger.run_in(nursery)
-    opened.push_async_callback(ledger.close)
+    ledger.life.run_in(nursery)
+    opened.push_async_callback(ledger.life.close)
     if subscription not in ledger.cursors:
         raise SubscriptionNotFound(f"{topic} has no subscription {subscription!r}")
     return StoppedTopic(ledger, ledger.cursors[subscription], sorted({*journals, *ledgers}))

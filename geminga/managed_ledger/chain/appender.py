@@ -132,12 +132,12 @@ class Appender:
         assert state in ALLOWED[self.state], f"{self.name}: {self.state.name} -> {state.name}"
         self.state = state
 
-    def attach(self, listener: AddListener, on_fenced: Callable[[], None] = _nothing) -> None:
+    def attach(self, listener: AddListener, on_fenced: Callable[[], None] | None = None) -> None:
         """From now on `listener` gets the results of appends, and `on_fenced` is called if this appender is
         fenced. A managed ledger has one listener, and needs it before the first entry.
         """
         self.listener = listener
-        self._on_fenced = on_fenced
+        self._on_fenced = on_fenced or _nothing
 
     def apply(self, settings: ManagedLedgerSettings) -> None:
         """Use these rollover settings from the next confirmation on."""

@@ -338,4 +338,4 @@ class TopicOwner:
         def as_text(properties: Mapping[str, int]) -> dict[str, str]:
             return {key: str(value) for key, value in properties.items()}
 
-        await self._ledger.swap_properties(as_text(add), as_text(remove))
+        await self._ledger.life.swap_properties(as_text(add), as_text(remove))

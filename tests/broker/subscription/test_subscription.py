@@ -238,7 +238,7 @@ async def test_the_end_of_a_terminated_topic_is_told_once_everything_is_acknowle
         old = rig.join(subscription, SHARED, permits=0, protocol_version=8)
         await rig.numbered(2)
         await rig.settle()
-        await rig.ledger.terminate()
+        await rig.ledger.life.terminate()
         subscription.consumers.end_of_topic()
         assert not client.told(pb.CommandReachedEndOfTopic)
         client.ack_all()

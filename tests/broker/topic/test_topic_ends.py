@@ -4,9 +4,8 @@ of who is connected.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from geminga.broker.topic.producer import Producer
 from geminga.broker.topic.topics import CLOSE_WAIT_S
 from geminga.errors import ServiceNotReady, TopicTerminated
 from geminga.managed_ledger.chain.state import State
+from geminga.managed_ledger.lifecycle import Lifecycle
 from geminga.managed_ledger.managed_ledger import ManagedLedgerSettings
 from geminga.names import TopicName
 from geminga.position import Position
@@ -128,13 +128,15 @@ async def test_who_wants_a_closing_topic_waits_for_its_end_but_not_for_ever(
 ) -> None:
     gate = trio.Event()
 
-    async def close_slowly(close: Callable[[], Awaitable[None]]) -> None:
+    close = Lifecycle.close
+
+    async def close_slowly(life: Lifecycle) -> None:
         await gate.wait()
-        await close()
+        await close(life)
 
     async with opened() as rig:
         before = await topic_of(rig)
-        monkeypatch.setattr(before.ledger, "close", partial(close_slowly, before.ledger.close))
+        monkeypatch.setattr(Lifecycle, "close", close_slowly)
         rig.nursery.start_soon(rig.topics.unload, TOPIC)
         await wait_all_tasks_blocked()
         for request in (rig.topics.delete, rig.topics.unload):
@@ -181,7 +183,7 @@ async def test_a_terminated_topic_gives_out_what_waits_and_then_ends(
         await publish(rig, 12, delay_s=60)
         await trio.sleep(5)
         topic = await topic_of(rig)
-        await topic.ledger.terminate()
+        await topic.ledger.life.terminate()
         with pytest.raises(TopicTerminated):
             await publish(rig, 1)
         await acknowledge(rig, consumer, places(outbox))
@@ -207,7 +209,7 @@ async def test_a_producer_of_a_terminated_topic_is_closed_and_gets_no_send_error
         await topic.add_producer(producer, None)
         topic.publishing.publish(producer, send(0))
         await wait_all_tasks_blocked()
-        await topic.ledger.terminate()
+        await topic.ledger.life.terminate()
         topic.publishing.publish(producer, send(1))
         await TopicsOperator(rig.topics, rig.rooms).terminate(TOPIC)
         topic.publishing.publish(producer, send(2))

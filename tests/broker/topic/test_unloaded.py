@@ -66,7 +66,7 @@ async def test_the_note_stays_where_the_index_may_still_get_something(autojump_c
         await subscription_of(rig)
         await publish(rig, 2 * READ_ENTRIES_MAX, delay_s=HOUR_S)
         topic = await rig.topics.get(TOPIC, create=False)
-        await topic.ledger.note_delayed(True)
+        await topic.ledger.life.note_delayed(True)
         if ending == "unload":
             reads = await read_delays(topic.subscription("s"), partial(rig.topics.unload, TOPIC))
             assert reads is False
@@ -141,7 +141,7 @@ async def test_what_holds_delayed_messages_is_loaded_first_and_again_after_an_er
         await publish(rig, 3, expiring)
         for name in (delayed, early):
             await publish(rig, 5, name, delay_s=HOUR_S)
-            await (await rig.topics.get(name, create=False)).ledger.note_delayed(True)
+            await (await rig.topics.get(name, create=False)).ledger.life.note_delayed(True)
         rig = await rig.restart()
         await rig.rooms.policies.change_defaults(EffectivePolicies(message_ttl_s=2 * HOUR_S))
         await rig.topics.get(early, create=False)
@@ -179,7 +179,7 @@ async def test_a_deleted_partition_with_delayed_messages_is_not_made_again(
         for part in parts:
             await subscription_of(rig, part)
             await publish(rig, 5, part, delay_s=HOUR_S)
-            await (await rig.topics.get(part, create=False)).ledger.note_delayed(True)
+            await (await rig.topics.get(part, create=False)).ledger.life.note_delayed(True)
         if not is_loaded:
             rig = await rig.restart()
             partitioned = PartitionedTopics(rig.topics, rig.rooms)

@@ -45,8 +45,8 @@ async def every_change(ledger: ManagedLedger, cursor) -> list[type[Exception] | 
         lambda: cursor.persist(),
         lambda: ledger.delete_cursor("s"),
         lambda: ledger.open_cursor("other", initial="earliest"),
-        lambda: ledger.set_properties({"x": "1"}),
-        lambda: ledger.terminate(),
+        lambda: ledger.life.set_properties({"x": "1"}),
+        lambda: ledger.life.terminate(),
     ):
         try:
             await call()
@@ -62,20 +62,20 @@ async def test_closed_attachment_changes_nothing_of_the_one_opened_after_it(room
         old = await r.open()
         stale = await old.open_cursor("s", initial="earliest")
         positions = await publish(old, bodies(5))
-        await old.close()
+        await old.life.close()
         new = await r.open(SOON)
         before = rows(r)
         stale.acknowledge(positions)
         assert await every_change(old, stale) == [ServiceNotReady] * 7
         assert rows(r) == before
-        assert await old.trim() == 0
-        await old.close()
+        assert await old.life.trim() == 0
+        await old.life.close()
         cursor = new.cursors["s"]
         assert cursor.backlog_entries() == 5
         cursor.acknowledge(positions)  # and its own writes are not disturbed
         await cursor.persist()
         await cursor.swap_properties({"x": 2}, {})
-        await new.close()
+        await new.life.close()
         assert (await r.open()).cursors["s"].backlog_entries() == 0
 
 
@@ -101,12 +101,12 @@ async def test_calls_that_wait_while_it_is_closed_are_refused_not_made_afterward
                 nursery.start_soon(late, call)
             for _ in range(steps):
                 await trio.lowlevel.checkpoint()
-            await old.close()
+            await old.life.close()
             before = rows(r)
         assert rows(r) == before
         new = await r.open()
         await new.open_cursor("b", initial="latest")
-        await new.delete()
+        await new.life.delete()
         assert rows(r) == {PATH: None}
 
 
@@ -130,7 +130,7 @@ async def test_subscribing_while_the_topic_is_deleted_leaves_no_cursor(rooms, pu
             nursery.start_soon(subscribe)
             for _ in range(steps):
                 await trio.lowlevel.checkpoint()
-            await ledger.delete()
+            await ledger.life.delete()
         assert rows(r) == {PATH: None}
         assert find_orphan_ledgers(r.metadata) == []
         assert len(outcomes) == 5
@@ -143,7 +143,7 @@ async def test_deleting_takes_records_that_nobody_in_memory_knows(rooms, publish
         ghost = records.CursorRecord(mark_delete=(1, -1))
         await r.metadata.put(f"{PATH}/ghost", records.encode(ghost))
         await r.metadata.put(f"{PATH}/damaged", b"?")
-        await ledger.delete()
+        await ledger.life.delete()
         assert rows(r) == {PATH: None}
 
 
@@ -172,7 +172,7 @@ async def test_cursor_record_that_is_not_ours_fences_this_topic_alone(
         before = rows(r)
         assert await every_change(ledger, cursor) == [ServiceNotReady] * 7
         assert rows(r) == before
-        await ledger.close()
+        await ledger.life.close()
         assert ledger.state is State.CLOSED
         again = await r.open()  # its messages are all there, and acknowledged ones at worst come again
         assert again.number_of_entries == 3
@@ -205,7 +205,7 @@ async def test_chain_record_that_cannot_be_written_fences_and_fails_what_waits(
         assert [type(e) for e in ledger.listener.errors] == [error]
         assert isinstance(ledger.error, error)
         monkeypatch.undo()
-        await ledger.close()
+        await ledger.life.close()
         again = await r.open(ROLL_AT_10)
         assert again.number_of_entries == 10
         await publish(again, bodies(15))
@@ -216,9 +216,9 @@ async def test_trimming_that_fails_fences_and_ends_nothing_else(rooms, publish):
         ledger = await r.open(ROLL_AT_10)
         await publish(ledger, bodies(15))
         await r.metadata.put(PATH, r.metadata.get(PATH).value)
-        assert await ledger.trim() == 0
+        assert await ledger.life.trim() == 0
         assert ledger.state is State.FENCED
-        await ledger.close()
+        await ledger.life.close()
         assert (await r.open()).number_of_entries == 15
 
 
@@ -240,12 +240,12 @@ async def test_fenced_with_entries_on_their_way_opens_again_with_a_fixed_end(
         for body in bodies(200):
             ledger.append(body, body)
         with pytest.raises(BadVersion):
-            await ledger.set_properties({"x": "1"})
+            await ledger.life.set_properties({"x": "1"})
         assert len(ledger.listener.failed) == 200
         closed = trio.Event()
 
         async def close():
-            await ledger.close()
+            await ledger.life.close()
             closed.set()
 
         async with trio.open_nursery() as nursery:
@@ -271,14 +271,14 @@ async def test_close_that_fails_half_way_is_closed_all_the_same(rooms, publish, 
         cursor.acknowledge(positions[:2])
         other.acknowledge(positions[:1])
         with pytest.raises(BadVersion):
-            await ledger.close()
+            await ledger.life.close()
         assert ledger.state is State.CLOSED
-        await ledger.close()
+        await ledger.life.close()
         again = await r.open()
         assert again.number_of_entries == 5
         assert again.cursors["t"].backlog_entries() == 4
         assert again.cursors["s"].backlog_entries() == (3 if what == "chain" else 5)
-        await again.close()
+        await again.life.close()
 
 
 async def test_delete_that_fails_leaves_a_topic_that_can_be_opened_and_deleted(rooms, publish):
@@ -288,12 +288,12 @@ async def test_delete_that_fails_leaves_a_topic_that_can_be_opened_and_deleted(r
         await publish(ledger, bodies(5))
         await r.metadata.put(PATH, r.metadata.get(PATH).value)
         with pytest.raises(BadVersion):
-            await ledger.delete()
+            await ledger.life.delete()
         assert ledger.state is State.CLOSED
         again = await r.open()
         assert again.number_of_entries == 5
         assert list(again.cursors) == ["s"]
-        await again.delete()
+        await again.life.delete()
         assert rows(r) == {PATH: None}
 
 
@@ -331,7 +331,7 @@ async def test_properties_leave_room_for_what_the_broker_adds(rooms, publish, mo
         large = {"x": "y" * (store.VALUE_BYTES_MAX - attachment.HEADROOM_BYTES)}
         for call in (
             lambda: ledger.open_cursor("t", initial="earliest", subscription_properties=large),
-            lambda: ledger.set_properties(large),
+            lambda: ledger.life.set_properties(large),
         ):
             with pytest.raises(ValueTooLarge):
                 await call()
@@ -352,7 +352,7 @@ async def test_longest_chain_gets_no_new_ledgers_until_it_is_trimmed(rooms, publ
         assert [len(ledger.ledgers), ledger.number_of_entries] == [3, 100]
         assert caplog.text.count("3 ledgers") == 1
         assert "persistent://public/default/orders" in caplog.text
-        assert await ledger.trim() == 2
+        assert await ledger.life.trim() == 2
         await publish(ledger, bodies(64))
         assert (await publish(ledger, bodies(1)))[0].ledger_id == ledger.ledgers[-1].ledger_id
         assert len(ledger.ledgers) == 2
@@ -382,5 +382,5 @@ async def test_damaged_cursor_state_is_never_claimed_durable_after_a_failed_swit
         assert cursor.is_dirty
         with pytest.raises(ServiceNotReady):
             await cursor.persist()
-        await ledger.close()
+        await ledger.life.close()
         assert (await r.open()).cursors["s"].backlog_entries() == 2

@@ -51,7 +51,7 @@ async def test_closed_cursor_comes_back_exactly(rooms, publish):
         cursor.acknowledge_cumulative(positions[4])
         cursor.acknowledge([positions[6], *positions[9:15]])
         cursor.acknowledge_batch_index(positions[7], [0b110], 3)
-        await ledger.close()
+        await ledger.life.close()
     async with rooms() as r:
         ledger = await r.open(ROLL_AT_10)
         cursor = ledger.cursors["s"]

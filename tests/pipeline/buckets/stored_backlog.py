@@ -155,9 +155,9 @@ async def _make(directory: Path, ledgers: int, ledger_entries: int, published_ms
     async with stores(directory) as (bookie, metadata, nursery):
         ids, tail = LedgerIds(metadata), TailCache(1 << 20)
         topic = await ManagedLedger.open(PATH, bookie, metadata, ids, RealClock(), tail_cache=tail)
-        topic.run_in(nursery)
+        topic.life.run_in(nursery)
         await topic.open_cursor(SUBSCRIPTION, initial="earliest")
-        await topic.close()
+        await topic.life.close()
         width = ledger_records(0, published_ms, lambda numbers: numbers + published_ms, 1).shape[1]
         size = ledger_entries * (width - RECORD_PREFIX_BYTES)
         numbers = range(FIRST_LEDGER, FIRST_LEDGER + ledgers)

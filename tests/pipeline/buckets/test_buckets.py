@@ -259,7 +259,7 @@ async def _fill(directory: Path) -> None:
             ManagedLedgerSettings(ledger_entries_max=50, rollover_min_ms=0),
             tail_cache=TailCache(1 << 20),
         )
-        topic.run_in(nursery)
+        topic.life.run_in(nursery)
         cursor = await topic.open_cursor("sub", initial="earliest")
         for number in range(ENTRIES):
             while topic.number_of_entries < number:
@@ -270,7 +270,7 @@ async def _fill(directory: Path) -> None:
         first = topic.ledgers[0].ledger_id
         cursor.acknowledge_cumulative((first, 20))
         cursor.acknowledge([(first, 30), (first, 41), (first, 42)])
-        await topic.close()
+        await topic.life.close()
 
 
 ACKNOWLEDGED = {*range(21), 30, 41, 42}
