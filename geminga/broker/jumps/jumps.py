@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeVar
 import msgspec
 import trio
 
-from geminga.broker.jumps.next_events import name_of, next_event, subscriptions_of
+from geminga.broker.jumps.next_events import lacks_room, name_of, next_event, subscriptions_of
 from geminga.clock import LAST_MS, VirtualClock
 from geminga.errors import Conflict
 from geminga.events.recording import Record, unrecorded
@@ -142,6 +142,13 @@ class Jumps:
             await self._quiet()
             event = await next_event(self._loaded, self._rounds)
             if event is None:
+                due = [name_of(s) for s in subscriptions_of(self._loaded) if lacks_room(s)]
+                if due:
+                    others = f" and {len(due) - 1} more" if due[1:] else ""
+                    raise Conflict(
+                        "nothing else is waiting for a time: due messages wait for a consumer with room: "
+                        f"{due[0]}{others}. Connect one; 'advance' moves the clock all the same"
+                    )
                 raise Conflict(
                     "nothing is waiting for a time on topics that are loaded: no delayed message, no TTL, no "
                     "unused subscription or topic. Publish with a delay, or connect a consumer, which loads "

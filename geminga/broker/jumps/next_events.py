@@ -1,7 +1,8 @@
 """What happens next without anything being done: the moment to which `geminga clock next` moves.
 
 Counted are a delayed message that falls due, a TTL that lets the oldest message of a backlog go, and unused
-subscriptions and topics that expire; of topics that are loaded. Retention, quotas by age and what
+subscriptions and topics that expire; of topics that are loaded. A subscription whose due messages wait for a
+consumer with room has no next message before they have gone. Retention, quotas by age and what
 deduplication remembers are not counted: they take nothing from a consumer.
 """
 
@@ -56,6 +57,14 @@ def due_ms(subscription: Subscription) -> int | None:
     return None if tracker is None else tracker.next_due_ms()
 
 
+def lacks_room(subscription: Subscription) -> bool:
+    """Whether a due message waits for a consumer with room: time alone does not deliver it."""
+    delayed = subscription.delayed
+    if any(consumer.capacity() > 0 for consumer in subscription.consumers):
+        return False
+    return delayed.has_due() or delayed.awaits_due()
+
+
 def name_of(subscription: Subscription) -> str:
     return f"{subscription.topic.name} / {subscription.name}"
 
@@ -63,7 +72,7 @@ def name_of(subscription: Subscription) -> str:
 def _without_reading(topic: Topic, rounds: Rounds) -> Iterator[NextEvent]:
     for subscription in tuple(topic.subscriptions.values()):
         at_ms = due_ms(subscription)
-        if at_ms is not None:
+        if at_ms is not None and not lacks_room(subscription):
             yield NextEvent(at_ms=at_ms, text=f"a message is due: {name_of(subscription)}")
         unused_ms = subscription_goes_at_ms(topic, subscription)
         if unused_ms is not None:

@@ -344,6 +344,25 @@ def test_to_a_moment_and_to_the_next(broker: BrokerProcess, make_client: Make) -
     assert received(consumer, 1) == ["later"]
 
 
+def test_a_due_message_without_a_consumer_does_not_hold_up_the_next_event(
+    broker: BrokerProcess, make_client: Make
+) -> None:
+    admin, other = Admin(broker.endpoints.web_url), "persistent://public/default/other"
+    with joined(broker, make_client):
+        client = make_client(broker.endpoints.service_url)
+        send(client, day=DAY_S)
+        eventually(lambda: admin.get("/geminga/clock").json()["next_due_ms"])
+    consumer = client.subscribe(other, "s", ConsumerType.Shared)
+    client.create_producer(other).send(b"far", deliver_after=timedelta(seconds=3 * DAY_S))
+    first, second = move(broker, next=True), move(broker, next=True)
+    assert (first["event"], first["waiting"]) == (f"a message is due: {TOPIC} / s", [f"{TOPIC} / s"])
+    assert second["event"] == f"a message is due: {other} / s"
+    assert received(consumer, 1) == ["far"]
+    refused = admin.post("/geminga/clock", {"next": True})
+    assert refused.status == 409
+    assert f"due messages wait for a consumer with room: {TOPIC} / s" in refused.text
+
+
 def backlog(broker: BrokerProcess) -> int:
     stats = Admin(broker.endpoints.web_url).get("/admin/v2/persistent/public/default/reminders/stats").json()
     found: int = stats["subscriptions"]["s"]["msgBacklog"]
