@@ -105,13 +105,18 @@ async def summary_of(looked: Looked) -> DelayedSummary:
     reasons = await why_not_read(looked)
     # From here on without a checkpoint: all of it is of one moment.
     buckets = looked.buckets
+    unread, again = unread_of(found), again_of(found)
+    if holds_back(found) and not found.consumers:
+        # What consumers had, or what was read for the index alone, waits for the next consumer.
+        told = min(unread, sum(one.entries for one in reasons))
+        unread, again = told, again + unread - told
     return DelayedSummary(
         messages=len(delayed),
         due=due,
         backlog=found.backlog(),
         pending=pending_of(found),
-        to_be_sent_again=again_of(found),
-        unread=unread_of(found),
+        to_be_sent_again=again,
+        unread=unread,
         consumers=len(found.consumers),
         held_up_by=held_up_by(found) if due else "",
         holds_back=holds_back(found),

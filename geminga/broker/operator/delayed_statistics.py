@@ -51,10 +51,11 @@ class DelayedSummary(msgspec.Struct, rename="camel", kw_only=True):
     backlog: int
     """Entries that are not acknowledged, delayed or not."""
     pending: int
-    """Entries that were sent to a connected consumer. When the last consumer leaves, these and those to be
-    redelivered are unread again.
+    """Entries that were sent to a connected consumer. When the last consumer leaves, these are to be sent
+    again.
     """
     to_be_sent_again: int
+    """Without a consumer also what was read for the index and is not delayed."""
     unread: int
     """If the index is not shared, these entries may be delayed, and are read when a consumer connects."""
     consumers: int

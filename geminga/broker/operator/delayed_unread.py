@@ -91,8 +91,8 @@ def _pace(subscription: Subscription) -> str:
 
 
 def not_read(subscription: Subscription) -> Generator[int, None, list[NotRead]]:
-    """Why entries are not read yet, with the number for each reason; in total `unread_of`. Yields after each
-    65,536 entries.
+    """Why entries are not read yet, with the number for each reason; in total `unread_of`, less what was read
+    before the last consumer left. Yields after each 65,536 entries.
     """
     if not holds_back(subscription):
         return []
@@ -125,7 +125,7 @@ def not_read(subscription: Subscription) -> Generator[int, None, list[NotRead]]:
 
 
 def _that_add_up(found: list[NotRead], subscription: Subscription) -> list[NotRead]:
-    """The reasons with numbers that add up to the current `unread_of`, including one for the entries without
+    """The reasons with numbers that add up to what `not_read` promises, including one for the entries without
     a reason.
     """
     # Entries were read and acknowledged between the slices of the look, so its numbers may be too high.
@@ -135,6 +135,9 @@ def _that_add_up(found: list[NotRead], subscription: Subscription) -> list[NotRe
         if entries := min(one.entries, left):
             reasons.append(msgspec.structs.replace(one, entries=entries))
             left -= entries
+    if not subscription.consumers:
+        # The rest was read before, and is not delayed: statistics and pages do not count it either.
+        left = min(left, subscription.delayed.unread_entries())
     if left and subscription.consumers:
         text = f"not reached by the consumers yet: {capacity(subscription)}"
         reasons.append(NotRead(why="unread", text=text, entries=left, of=left))
