@@ -151,7 +151,8 @@ def _buckets(one: SubscriptionLook) -> str:
         ("on disk", bytes_text(delayed.bucket_bytes)),
     ]
     if delayed.next_due_ms is not None:
-        pairs.append(("next due", time_text(delayed.next_due_ms)))
+        at = time_text(delayed.next_due_ms)
+        pairs.append(("next due", f"now, since {at} or before" if delayed.due else at))
     columns = ("part", "state", "in ledger", "wait", "not read", "bytes", "first due", "last due")
     rows = (_bucket_row(number, bucket) for number, bucket in enumerate(one.buckets))
     listed = table(columns, rows, texts=frozenset({1, 6, 7})) if one.buckets else ""

@@ -66,7 +66,9 @@ class DelayedSummary(msgspec.Struct, rename="camel", kw_only=True):
     holds_back: bool
     """False if the consumers are, or were last, of a type that gets every message at once."""
     next_due_ms: int | None
-    """None if no message waits."""
+    """None if no message waits. While messages are `due`, the due time of one of them: the index does not
+    keep all of these.
+    """
     index_bytes: int
     keeps_buckets: bool
     is_shared: bool

@@ -30,7 +30,9 @@ def summary_lines(answer: Any) -> Iterator[str]:
         yield from _reason_lines(reasons)
     if answer["isBeingRead"] and not reasons:
         yield "the index is being read back from the buckets on disk"
-    yield f"next due            {time_text(answer['nextDueMs'])}"
+    at = time_text(answer["nextDueMs"])
+    # Not the first of what is due: the index no longer has all of their times.
+    yield f"next due            {f'now, since {at} or before' if answer['due'] else at}"
     yield f"index in memory     {answer['indexBytes']} bytes{' (shared)' if answer['isShared'] else ''}"
     if answer["keepsBuckets"]:
         yield f"buckets on disk     {answer['buckets']}, {answer['bucketBytes']} bytes"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from geminga.cli.admin.delayed_text import AT_ONCE, NO_BUCKET, bucket_lines
+import pytest
+
+from geminga.cli.admin.delayed_text import AT_ONCE, NO_BUCKET, bucket_lines, summary_lines
 
 NOON_MS = 1_795_348_800_000
 """2026-11-22 12:00:00.000Z"""
@@ -55,3 +57,16 @@ def test_why_there_is_no_bucket() -> None:
     assert lines_of()[-1] == lines_of(growing)[-1] == NO_BUCKET
     assert lines_of(growing | {"state": "due"})[-1] == "messages that wait: 50000", "they were in one"
     assert lines_of(holds_back=False)[-1] == AT_ONCE
+
+
+@pytest.mark.parametrize(
+    ("due", "shown"),
+    [(0, "2026-12-24 18:00:00.007Z"), (2, "now, since 2026-12-24 18:00:00.007Z or before")],
+)
+def test_what_is_due_next(due: int, shown: str) -> None:
+    answer = {
+        "messages": 3, "due": due, "backlog": 3, "pending": 0, "toBeSentAgain": 0, "unread": 0, "notRead": [],
+        "isBeingRead": False, "nextDueMs": 1_798_135_200_007, "indexBytes": 9, "isShared": True,
+        "keepsBuckets": False, "partitions": 0, "holdsBack": True,
+    }  # fmt: skip
+    assert f"next due            {shown}" in list(summary_lines(answer))
