@@ -85,6 +85,17 @@ def time_ms(text: str) -> int:
     return found_ms
 
 
+def time_text(at_ms: int) -> str:
+    """A moment as `time_ms` reads it, in UTC; the number itself if no date shows it."""
+    import datetime
+
+    try:
+        moment = datetime.datetime.fromtimestamp(at_ms / 1000, datetime.UTC)
+    except (ValueError, OverflowError, OSError):
+        return str(at_ms)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 def size_bytes(text: str) -> int:
     """Bytes of `4096`, `10k`, `1.5M`, `16GiB` or `1T`, in any case; each unit is 1024 of the one before it.
 

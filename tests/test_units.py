@@ -22,6 +22,7 @@ from geminga.pipeline.buckets.capacity import Plan, WrongPlan, ledger_times_ms
 from geminga.pipeline.errors import BadOption
 from geminga.pipeline.topics.options import parse_options
 from geminga.testing.tenant import Tenant
+from geminga.units import MS_MAX, time_ms, time_text
 
 PACKAGE = Path(units.__file__).parent
 
@@ -285,6 +286,15 @@ def test_numbers_and_timedeltas_of_the_kit_are_lengths_too() -> None:
 def test_pulsar_admins_own_forms_stay(line: str, name: str, values: dict[str, int]) -> None:
     read = flag_of(line, name)
     assert {text: read(text) for text in values} == values
+
+
+@pytest.mark.parametrize("text", ["2026-12-24T18:00:00.007Z", "1970-01-01T00:00:00.000Z"])
+def test_a_moment_is_shown_as_it_is_read(text: str) -> None:
+    assert time_text(time_ms(text)) == text
+
+
+def test_a_moment_without_a_date_is_shown_as_its_number() -> None:
+    assert time_text(MS_MAX) == str(MS_MAX)
 
 
 def test_no_other_module_reads_units() -> None:

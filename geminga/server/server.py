@@ -394,10 +394,12 @@ async def _clock(
 ) -> Clock:
     if instance.clock == "real":
         return wall_clock(faults, held)
-    from geminga.metadata.virtual_clock_state import restored_clock  # no other start needs it
+    # No other start needs these.
+    from geminga.metadata.virtual_clock_state import restored_clock
+    from geminga.units import time_text
 
     clock = await restored_clock(metadata)
-    log.info("the clock of this data directory is virtual and shows %d", clock.now_ms())
+    log.info("the clock of this data directory is virtual and shows %s", time_text(clock.now_ms()))
     return clock
 
 

@@ -356,6 +356,12 @@ def _events(events: Sequence[Event], *, for_operator: bool) -> str:
     )
 
 
+def _count(name: str, number: int) -> str:
+    if name.endswith("_ms"):
+        return f"{escape(name.removesuffix('_ms'))} {time_text(number)}"
+    return f"{escape(name.replace('_', ' '))} {number:,}"
+
+
 def _event(event: Event) -> str:
     about = []
     if event.topic:
@@ -366,7 +372,7 @@ def _event(event: Event) -> str:
         about.append(f"subscription {shown(event.subscription)}")
     if event.bucket >= 0:
         about.append(f"bucket in ledger {event.bucket}")
-    about += [f"{escape(name.replace('_', ' '))} {number:,}" for name, number in event.counts.items()]
+    about += [_count(name, number) for name, number in event.counts.items()]
     if event.times > 1:
         about.append(f"{event.times:,} times")
     if event.text:

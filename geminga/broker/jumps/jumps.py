@@ -14,6 +14,7 @@ from geminga.broker.jumps.next_events import lacks_room, name_of, next_event, su
 from geminga.clock import LAST_MS, VirtualClock
 from geminga.errors import Conflict
 from geminga.events.recording import Record, unrecorded
+from geminga.units import time_text
 
 if TYPE_CHECKING:
     from geminga.broker.subscription.subscription import Subscription
@@ -162,11 +163,13 @@ class Jumps:
         """`from_ms` is now: the caller has counted from it, and the clock may have gone on since."""
         clock = self._clock
         if to_ms > LAST_MS:
-            raise Conflict(f"the clock cannot go to {to_ms}: its last moment is {LAST_MS}, in May 2109")
+            raise Conflict(
+                f"the clock cannot go to {time_text(to_ms)}: its last moment is {time_text(LAST_MS)}"
+            )
         if to_ms < from_ms:
             raise Conflict(
-                f"the clock shows {from_ms} and never goes back: {to_ms} is {from_ms - to_ms} ms ago. Start "
-                "a broker on a new data directory for an earlier time"
+                f"the clock shows {time_text(from_ms)} and never goes back, to {time_text(to_ms)}. Start a "
+                "broker on a new data directory for an earlier time"
             )
         not_loaded = await self._prepare()
         move, is_over = _Move(from_ms, to_ms, wait, wait_s), False
@@ -214,8 +217,11 @@ class Jumps:
         text, at_ms = "", move.to_ms
         if not is_over:
             at_ms = self._clock.now_ms()
-            text = f"ended early, on its way to {move.to_ms}: its caller has gone, or the broker stops"
-            log.warning("a move of the clock from %d to %d %s", move.from_ms, at_ms, text)
+            target = time_text(move.to_ms)
+            text = f"ended early, on its way to {target}: its caller has gone, or the broker stops"
+            log.warning(
+                "a move of the clock from %s to %s %s", time_text(move.from_ms), time_text(at_ms), text
+            )
         counts = {"from_ms": move.from_ms, "to_ms": at_ms, "stops": move.stops}
         self._record("clock-moved", text=text, counts=counts)
 

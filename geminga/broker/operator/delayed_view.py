@@ -322,7 +322,11 @@ class DelayedOperator:
             raise NotDelayed(f"{position} does not wait on {subscription}: {why.text}")
         now_ms = found.clock.now_ms()
         if due_ms is not None and due_ms < now_ms - PAST_MS_MAX:
-            raise InThePast(f"{due_ms} is {(now_ms - due_ms) / 1000:.0f} s in the past: expedite it instead")
+            from geminga.units import time_text
+
+            raise InThePast(
+                f"{time_text(due_ms)} is in the past, now is {time_text(now_ms)}: expedite it instead"
+            )
         when_ms = now_ms if due_ms is None else due_ms
         await in_slices(buckets.forget_overrides(looked.topic.delays.is_acknowledged_by_all))
         if not await buckets.reschedule(position, when_ms):

@@ -11,6 +11,7 @@ from typing import Any
 
 from geminga.cli.arguments.options import add_web_url, duration_ms, time_ms
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
+from geminga.units import time_text
 
 SECONDS_MAX = 24 * 3600
 PATH = "/geminga/clock"
@@ -83,15 +84,15 @@ def _jump(flags: Any) -> Mapping[str, object]:
 
 def _print_report(report: Mapping[str, Any]) -> None:
     ahead_s = (report["now_ms"] - report["wall_ms"]) / 1000
-    print(f"now       {_text(report['now_ms'])}  ({report['clock']})")
+    print(f"now       {time_text(report['now_ms'])}  ({report['clock']})")
     if report["clock"] == "virtual":
         print(f"ahead by  {datetime.timedelta(seconds=round(ahead_s))}")
     due_ms = report["next_due_ms"]
-    print(f"next due  {'-' if due_ms is None else _text(due_ms)}")
+    print(f"next due  {'-' if due_ms is None else time_text(due_ms)}")
 
 
 def _print_jump(jump: Mapping[str, Any]) -> None:
-    print(f"now       {_text(jump['to_ms'])}")
+    print(f"now       {time_text(jump['to_ms'])}")
     if jump["event"]:
         print(f"event     {jump['event']}")
     print(f"moved by  {datetime.timedelta(milliseconds=jump['to_ms'] - jump['from_ms'])}")
@@ -102,8 +103,3 @@ def _print_jump(jump: Mapping[str, Any]) -> None:
         print(f"not acknowledged in time: {name}")
     for name in jump["unfinished"]:
         print(f"not at rest yet: {name}")
-
-
-def _text(at_ms: int) -> str:
-    moment = datetime.datetime.fromtimestamp(at_ms / 1000, datetime.UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -19,7 +19,7 @@ from geminga.cli.client.addresses import web_url
 from geminga.cli.client.client import open_client
 from geminga.cli.client.errors import ClientError
 from geminga.cli.client.message import Position
-from geminga.cli.messages.printing import content, iso, json_text
+from geminga.cli.messages.printing import content, json_text
 from geminga.cli.messages.read import open_reader
 from geminga.cli.messages.receiving import QUEUE_MESSAGES, Limits, Receiving
 from geminga.cli.messages.values import Decoded, Values
@@ -27,6 +27,7 @@ from geminga.cli.show import text
 from geminga.cli.show.numbers import age_text, bytes_text
 from geminga.cli.show.output import style, terminal_width
 from geminga.clock import RealClock
+from geminga.units import time_text
 
 _POSITION = re.compile(r"(-?\d+):(-?\d+)")
 _RANGE = re.compile(r"([(\[])(-?\d+):(-?\d+)(?:\.\.|,)(-?\d+):(-?\d+)([)\]])")
@@ -231,7 +232,7 @@ def described(decoded: Decoded, number: int, now_ms: int, width: int | None) -> 
     look = style()
     age = age_text(max(0, now_ms - message.publish_time_ms))
     size = bytes_text(len(message.payload))
-    head = f"{number}. {where}  {size}  published {iso(message.publish_time_ms)}, {age} ago"
+    head = f"{number}. {where}  {size}  published {time_text(message.publish_time_ms)}, {age} ago"
     lines = [f"{look.heading}{head}{look.end}" if look.heading else head]
     carried: list[tuple[str, str]] = []
     if message.has_key:
@@ -240,11 +241,11 @@ def described(decoded: Decoded, number: int, now_ms: int, width: int | None) -> 
         carried.append(("ordering key", message.ordering_key.decode(errors="backslashreplace")))
     carried += [(f"property {name}", value) for name, value in message.properties.items()]
     if message.event_time_ms:
-        carried.append(("event time", iso(message.event_time_ms)))
+        carried.append(("event time", time_text(message.event_time_ms)))
     if message.deliver_at_ms:
         due_ms = message.deliver_at_ms - now_ms
         when = f"in {age_text(due_ms)}" if due_ms > 0 else f"{age_text(-due_ms)} ago"
-        carried.append(("deliver at", f"{iso(message.deliver_at_ms)}, {when}"))
+        carried.append(("deliver at", f"{time_text(message.deliver_at_ms)}, {when}"))
     carried.append(("producer", f"{message.producer_name}, sequence {message.sequence_id}"))
     if decoded.schema is not None:
         carried.append(("schema", f"{decoded.schema.name.upper()}, version {decoded.schema_version}"))

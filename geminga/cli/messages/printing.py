@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import datetime
 import json
 import sys
 from typing import Any
@@ -12,6 +11,7 @@ from geminga.cli.messages.values import Decoded
 from geminga.cli.payloads import java_text
 from geminga.cli.payloads.schemas import KeyValue
 from geminga.cli.show import text
+from geminga.units import time_text
 
 FORMATS = ("plain", "pulsar", "json")
 BOUNDARY = "----- got message -----"
@@ -111,8 +111,8 @@ def metadata_text(decoded: Decoded) -> str:
     """What the message carries, for `--print-metadata`."""
     message = decoded.message
     parts = [
-        f"publish-time:{iso(message.publish_time_ms)}",
-        f"event-time:{iso(message.event_time_ms)}",
+        f"publish-time:{time_text(message.publish_time_ms)}",
+        f"event-time:{time_text(message.event_time_ms)}",
         f"message-id:{message.ledger_id}:{message.entry_id}:{message.partition}"
         + (f":{message.batch_index}" if message.batch_index >= 0 else ""),
         f"producer-name:{message.producer_name}",
@@ -125,20 +125,12 @@ def metadata_text(decoded: Decoded) -> str:
     if message.properties:
         parts.append(f"properties:{java_text.properties_text(message.properties)}")
     if message.deliver_at_ms:
-        parts.append(f"deliver-at:{iso(message.deliver_at_ms)}")
+        parts.append(f"deliver-at:{time_text(message.deliver_at_ms)}")
     if message.redelivery_count:
         parts.append(f"redelivery-count:{message.redelivery_count}")
     if decoded.schema_version is not None:
         parts.append(f"schema-version:{decoded.schema_version}")
     return text.escaped(", ".join(parts))
-
-
-def iso(time_ms: int) -> str:
-    try:
-        moment = datetime.datetime.fromtimestamp(time_ms / 1000, datetime.UTC)
-    except (ValueError, OverflowError, OSError):
-        return str(time_ms)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 _ABSENT: dict[str, Any] = {

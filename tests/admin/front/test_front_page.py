@@ -218,6 +218,13 @@ def test_events_and_directories_are_for_the_operator() -> None:
     assert "5.0 GiB of 9.0 GiB" in shown(found, for_operator=False).text
 
 
+def test_an_event_about_times_shows_them_as_times() -> None:
+    counts = {"from_ms": NOW_MS, "to_ms": NOW_MS + 60_000, "stops": 1}
+    moved = Event(sequence=1, time_ms=NOW_MS, wall_ms=0, kind="clock-moved", counts=counts)
+    text = shown(overview(events=[moved])).text
+    assert f"from {time_text(NOW_MS)}; to {time_text(NOW_MS + 60_000)}; stops 1" in text
+
+
 def test_buckets_and_overdue_messages_of_a_subscription() -> None:
     buckets = BucketStatistics(growing=17, serving=4, lost={"start": 2, "told": 1}, rebuilt=1)
     delayed = DelayedRow(ORDERS, "billing", 1000, 166, buckets, False, (10, 12))

@@ -368,7 +368,7 @@ async def test_other_times(dispatch_rig: OpenRig, autojump_clock: MockClock) -> 
         positions = await publish(rig, [1000, 50_000, 60_000])
         await rig.settle()
         view = operator(rig)
-        with pytest.raises(InThePast, match="60 s in the past: expedite it"):
+        with pytest.raises(InThePast, match="Z is in the past, now is 20.*Z: expedite it"):
             await view.reschedule(TOPIC, "s", positions[2], rig.now_ms() - 60_000)
         await view.reschedule(TOPIC, "s", positions[2], None)
         await view.reschedule(TOPIC, "s", positions[0], rig.now_ms() + 5000)
