@@ -90,7 +90,7 @@ class ManagedLedger:
         )
         # Nothing is written before the chain is recovered whole: a start that refuses a damaged topic leaves
         # its files as they were.
-        recovered = await recover_chain(storage, create=create, properties=properties)
+        recovered = recover_chain(storage, create=create, properties=properties)
         ledger = cls(storage, recovered, tail_cache)
         await ledger.life.open()
         return ledger

@@ -32,7 +32,6 @@ class UnopenedLedger(NamedTuple):
 
     entries: int
     size_bytes: int
-    """An estimate for a ledger that was not closed in order."""
     created_ms: int
     cursors: tuple[UnopenedCursor, ...]
     has_buckets: bool
@@ -42,12 +41,12 @@ class UnopenedLedger(NamedTuple):
 
 
 async def read_unopened(storage: Storage) -> UnopenedLedger:
-    """Read the records, and the newest state of each cursor: one entry each, and a sample of a ledger that
-    was open when the process ended. TopicNotFound, CorruptData, StorageError.
+    """Read the records, and the newest state of each cursor: one entry each. TopicNotFound, CorruptData,
+    StorageError.
 
     The caller makes sure that the managed ledger was not opened meanwhile: the figures may be a mixture then.
     """
-    recovered = await recover_chain(storage, create=False, properties=None)
+    recovered = recover_chain(storage, create=False, properties=None)
     chain, record = recovered.chain, recovered.record
     if not chain.ids:
         # Opening would make a ledger here. A position needs one to stand in.

@@ -116,6 +116,20 @@ async def test_restart_closes_the_open_ledger_and_begins_a_new_one(rooms, publis
         assert ledger.count_between(first[5], second[1]) == 3
 
 
+async def test_a_kill_changes_no_size_where_large_entries_follow_small_ones(rooms, publish):
+    """Some in an entry log and some in the journal alone, as nearly always."""
+    sizes = [100] * 3000 + [20_000] * 30
+    async with rooms(crash=True) as r:
+        ledger = await r.open()
+        await publish(ledger, [bytes(size) for size in sizes])
+        await r.bookie.flush()
+        await publish(ledger, [bytes(50_000)] * 10)
+    async with rooms() as r:
+        ledger = await r.open(create=False)
+        assert ledger.ledgers[0].entries == 3040
+        assert ledger.ledgers[0].size_bytes == sum(sizes) + 500_000
+
+
 async def test_restarts_without_entries_leave_no_ledgers_behind(rooms):
     for life in range(3):
         async with rooms(crash=True) as r:

@@ -178,6 +178,11 @@ class LedgerIndex:
         """Every ledger with at least one entry in an entry log."""
         return {ledger_id for ledgers in list(self.usage.values()) for ledger_id in ledgers}
 
+    def usage_of(self, ledger_id: int) -> Usage:
+        """The usage of one ledger in all logs together."""
+        found = [ledgers[ledger_id] for ledgers in list(self.usage.values()) if ledger_id in ledgers]
+        return Usage(sum(usage.entries for usage in found), sum(usage.bytes for usage in found))
+
     def add_usage(self, sums: dict[int, Usage]) -> None:
         """Add to `sums`, by ledger, the usage in all logs together. Includes deleted ledgers until they are
         purged.

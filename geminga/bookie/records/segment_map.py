@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from geminga.bookie.records.records import Segment
 
@@ -98,6 +98,9 @@ class SegmentMap:
         segments = self._segments.get(ledger_id)
         # The last segment ends last, since they do not overlap.
         return segments[-1].last if segments else -1
+
+    def segments_of(self, ledger_id: int) -> Sequence[Segment]:
+        return self._segments.get(ledger_id, ())
 
     def sorted_segments(self) -> Iterator[tuple[int, list[Segment]]]:
         """Every ledger with its segments, both in ascending order."""

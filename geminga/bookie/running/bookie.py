@@ -343,6 +343,12 @@ class Bookie:
         """
         return self._set.of(ledger_id).reader.last_entry_id(ledger_id)
 
+    def size_bytes(self, ledger_id: int, entries: int) -> int:
+        """The bytes of a ledger that has so many entries, by what is counted in memory. An estimate, by their
+        mean, where that counts more or fewer of them: during a flush, or if some are missing.
+        """
+        return self._set.of(ledger_id).reader.size_bytes(ledger_id, entries)
+
     def read_cached(
         self, ledger_id: int, first: int, last: int, *, bytes_max: int = sys.maxsize
     ) -> list[bytes]:

@@ -14,7 +14,7 @@ import trio
 
 from geminga.bookie.entry_logs.reader import DamagedRecord
 from geminga.bookie.records.read_counts import Found, ReadStatistics
-from geminga.bookie.records.records import Run, Segment
+from geminga.bookie.records.records import RECORD_PREFIX_BYTES, Run, Segment
 from geminga.bookie.running.read_cache import ReadCache
 from geminga.bookie.running.storage import LedgerStorage
 from geminga.bookie.running.write_caches import WriteCaches
@@ -118,6 +118,13 @@ class LedgerReader:
     def last_entry_id(self, ledger_id: int) -> int:
         last = -1 if self._storage.is_deleted(ledger_id) else self._caches.last_entry_id(ledger_id)
         return last if last >= 0 else self._storage.last_entry_id(ledger_id)
+
+    def size_bytes(self, ledger_id: int, entries: int) -> int:
+        """See `Bookie.size_bytes`."""
+        logged, cached = self._storage.index.usage_of(ledger_id), self._caches.segments_of(ledger_id)
+        known = logged.entries + sum(len(segment.ends) for segment in cached)
+        record_bytes = logged.bytes + sum(segment.record_bytes for segment in cached)
+        return (record_bytes - known * RECORD_PREFIX_BYTES) * entries // known if known else 0
 
     def ledgers(self) -> set[int]:
         found = self._storage.index.ledgers() | self._caches.ledgers()

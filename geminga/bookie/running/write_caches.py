@@ -119,6 +119,10 @@ class WriteCaches:
             last = self.flushing.last_entry_id(ledger_id)
         return last
 
+    def segments_of(self, ledger_id: int) -> list[Segment]:
+        caches = (self.active,) if self.flushing is None else (self.flushing, self.active)
+        return [segment for cache in caches for segment in cache.segments_of(ledger_id)]
+
     def ledgers(self) -> set[int]:
         found = set(self.active.ledgers())
         return found if self.flushing is None else found.union(self.flushing.ledgers())
