@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from geminga.chaos.rules.places import kind_of
 from geminga.chaos.rules.rule import InvalidRule, Rule, parse_rule
-from geminga.units import duration_ms, signed_ms
+from geminga.units import DURATION_FORMS, duration_ms, signed_ms
+
+_LENGTHS: Final = frozenset({"for", "latency", "jitter", "step"})
 
 
 def fields_of(written: Mapping[str, Any]) -> dict[str, Any]:
@@ -23,6 +25,9 @@ def fields_of(written: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {"place": place, "kind": kind}
     for name, value in written.items():
         try:
+            if name in _LENGTHS and not isinstance(value, str):
+                # A number alone would be seconds, beside fields such as `latencyMs`.
+                raise ValueError(f"expected a duration as text, such as {DURATION_FORMS}, not {value!r}")
             if name == "for":
                 found["durationMs"] = duration_ms(value)
             elif name in ("latency", "jitter"):
@@ -31,7 +36,7 @@ def fields_of(written: Mapping[str, Any]) -> dict[str, Any]:
                 found["stepMs"] = signed_ms(value)
             elif name != "fault":
                 found[name] = value
-        except (ValueError, AttributeError) as error:
+        except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
     return found
 

@@ -219,7 +219,8 @@ def test_every_kind_has_a_valid_rule() -> None:
             "[[faults]]\nfault = 'wire/latency'\nlatency = '5x'",
             r"rule 1 \(wire/latency\): latency: expected a",
         ),
-        ("[[faults]]\nfault = 'wire/cut'\nfor = -1", r"rule 1 \(wire/cut\): for: expected a duration"),
+        ("[[faults]]\nfault = 'wire/cut'\nfor = '-1s'", r"rule 1 \(wire/cut\): for: expected a duration"),
+        ("[[faults]]\nfault = 'wire/cut'\nfor = 10", "for: expected a duration as text, .*, not 10"),
         ("[[faults]]\nfault = 'topic/unload'\ntopic = 't'", r"rule 1 \(topic/unload\): it acts once"),
         (
             "[[faults]]\nfault = 'wire/cut'\nid = 'a'\n" * 2,
