@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 import msgspec
 
+from geminga.chaos.rules.places import PLACES
+from geminga.chaos.rules.rule import InvalidRule, parse_rule
 from geminga.chaos.rules.rule_file import fields_of
 from geminga.errors import GemingaError
 from geminga.units import DURATION_FORMS, duration_ms
@@ -31,6 +34,7 @@ Action = Literal[
     "restore",
     "remove",
 ]
+Files = Literal["", "index", "journal", "entry-log"]
 OPERATORS: Final = frozenset({"copy", "restore", "remove"})
 """Steps that change files of the broker, as an operator may by mistake."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=MESSAGES_MAX)]
@@ -101,12 +105,25 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """Of `grow`: how many each topic has then."""
     stopped: bool = False
     """Of `copy`, `restore` and `remove`: the broker stops in order before."""
-    files: Literal["", "index", "journal", "entry-log"] = ""
+    files: Files = ""
     """Of `remove`."""
     rule: dict[str, Any] = {}
     """Of `fault`: the fields of a rule."""
     needs_hits: Count = 0
     """Of `fault`: the run shows nothing if it took effect less often."""
+
+
+_TAKES: Final[dict[str, frozenset[str]]] = {
+    "fault": frozenset({"needs_hits"}),
+    "pause": frozenset({"length"}),
+    "advance": frozenset({"length"}),
+    "burst": frozenset({"messages", "producers", "delayed"}),
+    "grow": frozenset({"partitions"}),
+    "copy": frozenset({"stopped"}),
+    "restore": frozenset({"stopped"}),
+    "remove": frozenset({"stopped", "files"}),
+}
+"""The fields of each action beside `do` and `at`; a `fault` has those of its rule, too."""
 
 
 class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -216,7 +233,7 @@ def parse_scenario(text: str, name: str) -> Scenario:
         _check_names(fields)
         found = msgspec.convert({"name": name, **fields}, Scenario, dec_hook=_decoded)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError, AttributeError, TypeError) as error:
-        raise InvalidScenario(f"{name}: {error}") from None
+        raise InvalidScenario(f"{name}: {error}{_known(str(error))}") from None
     _check(found)
     return found
 
@@ -235,18 +252,49 @@ def _decoded(kind: type, value: object) -> object:
     raise TypeError(f"{value!r}: expected a duration as text, such as {DURATION_FORMS}")
 
 
+def _known(text: str) -> str:
+    """What there is where an error names a field or a word that there is not."""
+    words = {
+        "load": Load.__struct_fields__,
+        "consumers": Consumers.__struct_fields__,
+        "expect": Expect.__struct_fields__,
+        "type": get_args(SubscriptionType),
+        "do": get_args(Action),
+        "files": get_args(Files)[1:],
+        "clock": ("real", "virtual"),
+    }
+    found = re.search(r"(?:unknown field|enum value).* - at `.*?(\w+)(?:\[\d+\])?`$", text)
+    return f"; there are {', '.join(words[found[1]])}" if found and found[1] in words else ""
+
+
 def _step(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a fault's rule stand beside those of its step, so that a file is short."""
-    own = {name: value for name, value in fields.items() if name in Step.__struct_fields__}
-    rest = {name: value for name, value in fields.items() if name not in own}
-    if rest and own.get("do") != "fault":
-        raise TypeError(f"steps: {own.get('do')!r} takes no {', '.join(sorted(rest))}")
-    if own.get("do") == "fault":
+    do = str(fields.get("do"))
+    if do not in get_args(Action):
+        return dict(fields)
+    takes = {"do", "at"} | _TAKES.get(do, frozenset())
+    own = {name: value for name, value in fields.items() if name in takes}
+    rest = {name: value for name, value in fields.items() if name not in takes}
+    if rest and do != "fault":
+        raise TypeError(f"steps: {do!r} takes no {', '.join(sorted(rest))}")
+    if do == "fault":
         try:
-            own["rule"] = fields_of(rest)
-        except ValueError as error:
-            raise TypeError(f"steps: {error}") from None
+            own["rule"] = _rule(rest)
+        except (ValueError, InvalidRule) as error:
+            raise TypeError(f"steps: {rest.get('fault', 'fault')}: {error}") from None
     return own
+
+
+def _rule(written: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a fault's rule, which a broker accepts. Raises ValueError or InvalidRule."""
+    rule = fields_of(written)
+    kind = PLACES.get(rule["place"], {}).get(rule["kind"])
+    named: dict[str, Any] = {}
+    if kind is not None and "topic" not in rule:
+        # The run names its own topics and subscriptions.
+        named = dict.fromkeys(kind.needs & {"topic", "subscription"}, "s")
+    parse_rule(named | rule)
+    return rule
 
 
 def _setting(value: object) -> str:
@@ -287,8 +335,8 @@ def _check(scenario: Scenario) -> None:
             refuse("steps: burst needs messages")
         if step.do == "restore" and not any(one.do == "copy" and one.at < step.at for one in scenario.steps):
             refuse("steps: restore needs a copy before it")
-        if (step.do == "remove") != bool(step.files):
-            refuse('steps: remove, and no other step, needs files = "index", "journal" or "entry-log"')
+        if step.do == "remove" and not step.files:
+            refuse('steps: remove needs files = "index", "journal" or "entry-log"')
         if step.do == "remove" and step.stopped and step.files != "index":
             # No process has them open then, and what only they had is gone.
             refuse(f"steps: what is gone with the {step.files} files of a stopped broker cannot be judged")

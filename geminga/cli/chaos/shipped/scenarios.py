@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.resources import files
 from pathlib import Path
 
+from geminga.cli.arguments.guesses import alike
 from geminga.cli.chaos.checking.scenario import InvalidScenario, Scenario, parse_scenario
 
 
@@ -26,7 +27,9 @@ def text_of(name: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "this is no UTF-8 text"
         known = ", ".join(names())
-        raise InvalidScenario(f"{name}: {reason}; write a file's name, or one of {known}") from None
+        raise InvalidScenario(
+            f"{name}: {reason}; write a file's name, or one of {known}.{alike(name, names())}"
+        ) from None
 
 
 def scenario(name: str) -> Scenario:
