@@ -10,8 +10,9 @@ import msgspec
 
 from geminga.chaos.rules.can_hit import REQUESTS, directions_of, operations_of
 from geminga.chaos.rules.places import OPERATIONS, PLACES, POINTS
-from geminga.errors import PeerError
+from geminga.errors import InvalidName, PeerError
 from geminga.limits import MIB
+from geminga.names import TopicName
 
 DURATION_MS_MAX: Final = 24 * 3_600_000
 COUNT_MAX: Final = 10**9
@@ -46,7 +47,7 @@ class Rule(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=Tr
     path: str = ""
     """A part of a file's name, or the beginning of a path of the metadata or of the admin port."""
     topic: str = ""
-    """Full name of a topic, or its beginning followed by `*`."""
+    """Full name of a topic, of a partitioned one for all its partitions, or its beginning followed by `*`."""
     subscription: str = ""
     ledger_id: int = -1
     """-1: any."""
@@ -136,12 +137,26 @@ def parse_rule(body: object, *, at_start: bool = False) -> Rule:
         rule = msgspec.convert(body, Rule)
     except msgspec.ValidationError as error:
         raise InvalidRule(_readable(str(error))) from None
+    rule = msgspec.structs.replace(rule, topic=_full_name(rule.topic))
     for name in ("count", "duration_ms"):
         # A rule that says so might be meant to do nothing, and would never end.
         if body.get(_FIELDS[name]) == 0:
             raise InvalidRule(f"{_FIELDS[name]}: expected {_RANGES[name][2]}, not 0")
     check_rule(rule, at_start=at_start)
     return rule
+
+
+def _full_name(topic: str) -> str:
+    """Operations know their topics by full names only. A beginning with a scheme may end within any part."""
+    head = topic.removesuffix("*")
+    is_beginning = head != topic
+    if not head or (is_beginning and "://" in head):
+        return topic
+    try:
+        # A beginning may end with a slash, and a name may not.
+        return f"{str(TopicName.parse(f'{head}x'))[:-1]}*" if is_beginning else str(TopicName.parse(head))
+    except InvalidName as error:
+        raise InvalidRule(f"topic: {error}") from None
 
 
 def _readable(text: str) -> str:

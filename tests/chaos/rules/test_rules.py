@@ -150,6 +150,8 @@ def test_a_wrong_rule_is_refused_by_its_field(body: Any, said: str) -> None:
             {"path": "managed-ledgers"},
             "path: expected the beginning of a path such as /m",
         ),
+        ("bucket/fail", {"topic": "a/b"}, "topic: invalid short topic name 'a/b': expected"),
+        ("bucket/fail", {"topic": "a/b*"}, "topic: invalid short topic name"),
         ("bucket/fail", {"operation": "create", "ledgerId": 3}, "ledgerId: a bucket that is created has no"),
     ],
 )
@@ -362,6 +364,27 @@ def test_topics_are_selected_whole_or_by_their_beginning(faults: Faults) -> None
         hits(faults, "bucket", topic=f"persistent://{name}") for name in ("a/b/c", "a/b/cd", "x/y/z", "y")
     ]
     assert found == [1, 0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("given", "full", "hit"),
+    [
+        ("orders", "persistent://public/default/orders", "persistent://public/default/orders"),
+        ("orders", "persistent://public/default/orders", "persistent://public/default/orders-partition-3"),
+        ("a/b/c", "persistent://a/b/c", "persistent://a/b/c"),
+        ("ord*", "persistent://public/default/ord*", "persistent://public/default/orders"),
+        ("a/b/*", "persistent://a/b/*", "persistent://a/b/c"),
+        ("persistent://a/*", "persistent://a/*", "persistent://a/b/c"),
+        ("*", "*", "persistent://a/b/c"),
+    ],
+)
+def test_short_names_of_topics_are_those_of_public_default(
+    faults: Faults, given: str, full: str, hit: str
+) -> None:
+    rule = parse_rule({"place": "bucket", "kind": "fail", "topic": given})
+    faults.set(rule)
+    assert (rule.topic, hits(faults, "bucket", topic=hit)) == (full, 1)
+    assert hits(faults, "bucket", topic="persistent://x/default/orders") == (given == "*")
 
 
 def test_metadata_is_selected_by_the_beginning_of_a_path(faults: Faults) -> None:
