@@ -37,7 +37,13 @@ def connected(service_url: str, web_url: str) -> ConnectedBroker:
     environment variable GEMINGA_OPERATOR_TOKEN. Raises `Refused`, and OSError if no broker answers.
     """
     broker = ConnectedBroker(service_url, web_url.rstrip("/"))
-    set_ahead(broker.web_url)
+    try:
+        set_ahead(broker.web_url)
+    except OSError as error:
+        raise ConnectionError(
+            f"{broker.web_url}: no broker answers ({getattr(error, 'reason', error)}); start one with "
+            "'--clock virtual --chaos'"
+        ) from None
     return broker
 
 

@@ -266,7 +266,8 @@ class Tenant:
                 f"{self._delayed_text(topic, name)}"
                 for name, found in stats["subscriptions"].items()
             ]
-        lines += [f"fault {rule}" for rule in self._ask("GET", "/geminga/faults")]
+        with contextlib.suppress(Refused):  # a broker that runs already may allow no faults
+            lines += [f"fault {rule}" for rule in self._ask("GET", "/geminga/faults")]
         for event in self.events()[-EVENTS_SHOWN:]:
             about = {
                 name: event[name] for name in ("topic", "subscription", "bucket", "text") if name in event
@@ -307,7 +308,7 @@ class Tenant:
             yield from ((part, message) for message in self._ask("GET", path)["messages"])
 
     def _asked_text(self, part: TopicName, message: Mapping[str, Any], due: datetime.datetime) -> str:
-        """What the producer asked for, where the due time was counted from its delay."""
+        """What the producer asked for, where its clock and the broker's say different things of that."""
         entry = f"{topic_path(part)}/ledger/{message['ledgerId']}/entry/{message['entryId']}"
         try:
             headers, _ = ask_bytes(self.web_url, entry)
@@ -317,6 +318,11 @@ class Tenant:
             )
         except (Refused, KeyError):
             return ""
+        if due == asked and due - stamped != asked - published:
+            return (
+                f": deliver_at asked for it, as a moment of the broker's clock {due - stamped} later; by the "
+                f"producer's own clock it is {asked - published} after it was published"
+            )
         if due == asked or due - stamped != asked - published:
             return ""
         return (

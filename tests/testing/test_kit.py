@@ -91,6 +91,14 @@ def test_to_a_moment_of_the_machines_clock(geminga_tenant):
     ask(geminga_tenant)
     geminga_tenant.advance_to(DUE)
 
+def test_a_delay_of_25_years(geminga_tenant):
+    client = pulsar.Client(geminga_tenant.service_url)
+    client.subscribe(geminga_tenant.topic("t"), "app", pulsar.ConsumerType.Shared)
+    producer = client.create_producer(geminga_tenant.topic("t"))
+    producer.send(b"", deliver_after=datetime.timedelta(days=9125))
+    client.close()
+    geminga_tenant.assert_delivered("t", "app", timeout_s=0)
+
 def test_what_is_not_due(geminga_tenant):
     ask(geminga_tenant)
     geminga_tenant.advance("8d")
@@ -143,11 +151,13 @@ def test_absolute_times_in_each_order(tmp_path: Path) -> None:
 def test_a_moment_of_the_wrong_clock_is_told(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(NAIVE)
     done = run_pytest(tmp_path)
-    assert "2 failed" in done.stdout, done.stdout
+    assert "3 failed" in done.stdout, done.stdout
     assert "is in the past: the broker's clock shows 20" in done.stdout
     assert "Count from geminga_tenant.now(), not from the machine's clock" in done.stdout
     assert re.search(r"NotDelivered: .*1 not due yet", done.stdout), done.stdout
     told = r"is due 20.*: deliver_at asked for 20.*, by the producer's own clock 8 days"
+    assert re.search(told, done.stdout), done.stdout
+    told = r"is due 20.*: deliver_at asked for it, as a moment of the broker's clock 18\d\d days.* 9125 days"
     assert re.search(told, done.stdout), done.stdout
 
 
@@ -207,6 +217,23 @@ def test_a_broker_that_runs_already(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert DAY_MS * 2 <= now_ms(broker) - began_ms - AHEAD_MS < DAY_MS * 3, "put ahead once"
         names = ask(broker.web_url, "GET", "/admin/v2/tenants")
         assert [name for name in names if name.startswith("test-")] == []
+
+
+def test_a_failure_is_shown_without_faults_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that was started without --chaos; and only half of its addresses."""
+    (tmp_path / "test_it.py").write_text(FAILING)
+    with geminga.ChildBroker(arguments=["--clock", "virtual"]) as broker:
+        monkeypatch.setenv("GEMINGA_SERVICE_URL", broker.service_url)
+        half = run_pytest(tmp_path)
+        monkeypatch.setenv("GEMINGA_WEB_URL", broker.web_url)
+        whole = run_pytest(tmp_path)
+    assert "set both GEMINGA_SERVICE_URL and GEMINGA_WEB_URL" in half.stdout
+    assert "app (Shared): backlog 1, delayed " in whole.stdout.partition("- geminga -")[2]
+
+
+def test_a_broker_that_does_not_answer_is_named() -> None:
+    with pytest.raises(OSError, match="http://127.0.0.1:1: no broker answers .*--clock virtual --chaos"):
+        geminga.connected("pulsar://127.0.0.1:2", "http://127.0.0.1:1/")
 
 
 def test_a_broker_whose_clock_is_the_machines_is_told(tmp_path: Path) -> None:
