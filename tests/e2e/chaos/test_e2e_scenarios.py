@@ -126,6 +126,25 @@ def test_messages_that_come_before_their_time_are_found(tmp_path: Path) -> None:
     assert 0 < found["early_by_ms"] <= 800
 
 
+def test_a_fault_ends_with_the_run(tmp_path: Path) -> None:
+    """Few messages: the first write of an entry log is at the broker's last stop."""
+    (tmp_path / "disk.toml").write_text(
+        """
+        load = { messages = 50 }
+        [[consumers]]
+        subscription = "s"
+        [[steps]]
+        do = "fault"
+        fault = "entry-log/eio"
+        operation = "write"
+        [expect]
+        broker_ends = true
+        """
+    )
+    found = run(tmp_path, "disk.toml", codes=(EXIT_OK, EXIT_NOT_SHOWN))
+    assert not any("broken off" in text for texts in found["reasons"].values() for text in texts)
+
+
 def test_what_an_operator_does_is_told_and_judged(tmp_path: Path) -> None:
     (tmp_path / "mistakes.toml").write_text(
         """

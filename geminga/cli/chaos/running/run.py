@@ -77,6 +77,7 @@ class Run:
         finally:
             history.end(wall_ms())
         await self._read_events()
+        await self._steps.faults.end()
 
     async def _carry_out(self) -> None:
         history = self.history
