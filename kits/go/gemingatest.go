@@ -309,6 +309,12 @@ func (b *Broker) until(atMost time.Duration, waits func() string) {
 			return
 		}
 		if time.Now().After(ends) {
+			var shown struct {
+				NextDueMs *int64 `json:"next_due_ms"`
+			}
+			if b.ask("GET", "/geminga/clock", nil, &shown); shown.NextDueMs != nil {
+				text += "; the broker's next message is due " + time.UnixMilli(*shown.NextDueMs).UTC().Format(time.RFC3339)
+			}
 			b.t.Fatalf("not delivered within %s: %s", atMost, text)
 		}
 	}

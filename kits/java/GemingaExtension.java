@@ -284,12 +284,14 @@ public final class GemingaExtension
         });
     }
 
-    private static void until(Duration atMost, Supplier<String> waits) {
+    private void until(Duration atMost, Supplier<String> waits) {
         long endsNanos = System.nanoTime() + atMost.toNanos();
         String text;
         while (!(text = waits.get()).isEmpty()) {
             if (System.nanoTime() > endsNanos) {
-                throw new AssertionError("not within " + atMost + ": " + text);
+                String clock = ask("GET", "/geminga/clock", null);
+                throw new AssertionError("not within " + atMost + ": " + text + (clock.contains("\"next_due_ms\":null") ? ""
+                        : "; the broker's next message is due " + Instant.ofEpochMilli(number(clock, "next_due_ms"))));
             }
             try {
                 Thread.sleep(10);

@@ -265,8 +265,10 @@ export class Broker {
     let found;
     while (waits(found = await this.#subscription(topic, subscription))) {
       if (performance.now() >= endsMs) {
+        const { next_due_ms: dueMs } = await this.ask('GET', '/geminga/clock');
         throw new NotDelivered(`not within ${timeoutSeconds} s: ${found.msgBacklog} entries of ${topic} / ` +
-          `${subscription} are not acknowledged, ${found.msgDelayed} of them not due yet`);
+          `${subscription} are not acknowledged, ${found.msgDelayed} of them not due yet` +
+          (dueMs === null ? '' : `; the broker's next message is due ${new Date(dueMs).toISOString()}`));
       }
       await pause(10);
     }

@@ -236,12 +236,22 @@ impl Broker {
             assert!(
                 Instant::now() < ends,
                 "not within {at_most:?}: {} entries of {topic} / {subscription} are not acknowledged, {} of them not \
-                 due yet",
+                 due yet{}",
                 number_of(&found, "msgBacklog"),
-                number_of(&found, "msgDelayed")
+                number_of(&found, "msgDelayed"),
+                self.next_due()
             );
             thread::sleep(Duration::from_millis(10));
         }
+    }
+
+    fn next_due(&self) -> String {
+        let clock = self.ask("GET", "/geminga/clock", "");
+        if value_of(&clock, "next_due_ms").starts_with("null") {
+            return String::new();
+        }
+        let left_ms = number_of(&clock, "next_due_ms") - number_of(&clock, "now_ms");
+        format!("; the broker's next message is due in {:?}", Duration::from_millis(left_ms.max(0) as u64))
     }
 
     /// The part of a topic's statistics that is about one subscription; over all partitions, if it has any.

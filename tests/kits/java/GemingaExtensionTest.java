@@ -150,6 +150,7 @@ class GemingaExtensionTest {
         AssertionError said = assertThrows(AssertionError.class,
                 () -> broker.assertDelivered("r", "app", Duration.ZERO));
         assertTrue(said.getMessage().contains("1 entries of r / app are not acknowledged"), said.getMessage());
+        assertTrue(said.getMessage().contains("; the broker's next message is due 20"), said.getMessage());
     }
 
     @Test
