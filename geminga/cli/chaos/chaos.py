@@ -190,10 +190,13 @@ def _carried_out(scenario: Scenario, flags: Any) -> tuple[History, BaseException
 
 
 def _check(flags: Any) -> int:
-    from geminga.cli.chaos.checking.history_file import read
+    from geminga.cli.chaos.checking.history_file import InvalidHistory, read
 
-    with flags.file.open("rb") as lines:
-        told = read(lines)
+    try:
+        with flags.file.open("rb") as lines:
+            told = read(lines)
+    except InvalidHistory as error:
+        raise InvalidHistory(f"{flags.file}: {error}") from None
     reports = [_report(told, flags.out, as_json=flags.json)]
     _write_junit(flags.junit, reports)
     return _exit_code(reports)

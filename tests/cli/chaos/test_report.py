@@ -32,6 +32,7 @@ def test_a_run_that_passed() -> None:
     assert text.startswith("mine: passed\n")
     assert "sent            10, of which 10 confirmed" in text
     assert re.search(r"late by +median \d+ ms", text)
+    assert "What was done:" not in text
     assert text.endswith("Again: geminga chaos run mine --seed 1\n")
 
 
@@ -84,6 +85,8 @@ def test_a_history_is_read_as_it_was_written() -> None:
         read([*lines[:2], b'{"is":"sent","producer":7,"number":0}', *lines[3:]])
     with pytest.raises(InvalidHistory, match="line 1: "):
         read([b"[]"])
+    with pytest.raises(InvalidHistory, match="^the file is empty$"):
+        read([])
 
 
 def test_the_example_of_the_page_is_a_history() -> None:

@@ -176,6 +176,8 @@ def read(lines: Iterable[bytes]) -> Told:
                     history.drained()
             else:
                 lists[type(record)].append(record)
+        if not number:
+            raise InvalidHistory("the file is empty")
         if begin is None or begin.format not in FORMATS:
             raise InvalidHistory(f"line 1: expected a run of format {FORMATS[-1]} at most")
         if not is_ended:

@@ -57,7 +57,7 @@ def text_report(report: Report) -> str:
         lines += ["", f"  {name}:", *_all_wrapped(texts)]
     for name, texts in report.reasons:
         lines += ["", f"  {name}:", *_all_wrapped(texts)]
-    lines += ["", "  What was done:"]
+    lines += ["", "  What was done:"] if _done(report) else []
     for number, at_ms, text in _done(report):
         lines += _wrapped(f"{number:>2} {_seconds(report, at_ms)}  {text}", 4, 18)
     lines += ["", *_wrapped(f"Again: {report.replay}", 2, 9)]
