@@ -327,7 +327,7 @@ class FaultHits:
             fault.count(sum(hits.get(one, 0) for one in fault.ids))
 
     async def end(self) -> None:
-        """With the run: a rule that first hits the broker's last stop would fail what nobody judges."""
+        """Clear all rules. One that takes effect only in the final stop would fail what is not judged."""
         if self._history.faults and self._target.is_ours:
             with contextlib.suppress(RequestFailed):
                 await ask(self._target, "DELETE", "/geminga/faults")
