@@ -44,10 +44,10 @@ def geminga_broker(geminga_settings: Mapping[str, str]) -> Iterator[ChildBroker 
     from geminga.testing.connected import connected, set_ahead
 
     service_url, web_url = (os.environ.get(f"GEMINGA_{name}_URL") for name in ("SERVICE", "WEB"))
-    if service_url or web_url:
-        if not (service_url and web_url):
-            # Neither is known from the other, and an own broker would not be the one that was meant.
-            raise ValueError("set both GEMINGA_SERVICE_URL and GEMINGA_WEB_URL, or neither")
+    if service_url:
+        # The other one alone is the command line's, and names no broker for tests.
+        if not web_url:
+            raise ValueError("GEMINGA_SERVICE_URL is set: set GEMINGA_WEB_URL as well, or neither")
         yield connected(service_url, web_url)
         return
     with ChildBroker(settings=geminga_settings, arguments=ARGUMENTS) as broker:

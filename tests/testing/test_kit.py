@@ -227,7 +227,7 @@ def test_a_failure_is_shown_without_faults_too(tmp_path: Path, monkeypatch: pyte
         half = run_pytest(tmp_path)
         monkeypatch.setenv("GEMINGA_WEB_URL", broker.web_url)
         whole = run_pytest(tmp_path)
-    assert "set both GEMINGA_SERVICE_URL and GEMINGA_WEB_URL" in half.stdout
+    assert "GEMINGA_SERVICE_URL is set: set GEMINGA_WEB_URL as well" in half.stdout
     assert "app (Shared): backlog 1, delayed " in whole.stdout.partition("- geminga -")[2]
 
 
