@@ -55,7 +55,7 @@ MUTANTS = (
     Mutant(
         "anything-is-in-flight",
         DELIVERIES,
-        "if not (is_elsewhere and delivery.at_ms - acked.acked_ms <= IN_FLIGHT_MS):",
+        "if not (is_elsewhere and after_ms <= self._machine.stretched_ms(IN_FLIGHT_MS, delivery.at_ms)):",
         "if not is_elsewhere:",
         TESTS,
         "that a delivery is on its way for a bounded time",

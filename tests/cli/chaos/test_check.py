@@ -285,6 +285,44 @@ def test_while_topics_are_fenced_what_was_acknowledged_may_come_again() -> None:
     story.finds(doubled=1)
 
 
+def test_a_busy_machine_lets_ends_and_deliveries_be_heard_of_later() -> None:
+    """By what client and broker waited for in that time, and not by waits before it."""
+    story = Story()
+    story.deliver(3, 900, acked_ms=0)
+    story.deliver_all()
+    story.got[4].session = 1
+    story.history.sessions[0].end(BEGAN_MS + 1003 + END_HEARD_MS + 700)
+    story.finds(uncaused=1)
+    story.probe(100, client_waits_ms=5000)
+    story.probe(1003 + END_HEARD_MS, client_waits_ms=400, broker_waits_ms=299)
+    story.probe(4000)
+    story.probe(6000, client_waits_ms=5000)
+    story.finds(uncaused=1)
+    story.history.probes[1].client_waits_ms += 1
+    story.finds()
+
+    story = Story("Failover")
+    story.deliver_all()
+    story.deliver(3, 1003 + IN_FLIGHT_MS + 500, session=1)
+    story.history.sessions[0].lose_turn(BEGAN_MS + 1020)
+    story.finds(doubled=1)
+    story.probe(3000, broker_waits_ms=500)
+    story.finds()
+
+
+def test_a_machine_without_time_excuses_what_came_eight_times_as_late_at_most() -> None:
+    story = Story()
+    story.deliver(3, 900, acked_ms=0)
+    story.deliver_all()
+    story.got[4].session = 1
+    for at_ms in range(0, 60_000, 100):
+        story.probe(at_ms, client_waits_ms=100, broker_waits_ms=100)
+    story.history.sessions[0].end(BEGAN_MS + 1003 + 8 * END_HEARD_MS)
+    story.finds()
+    story.history.sessions[0].ended_ms += 1
+    story.finds(uncaused=1)
+
+
 def test_a_stop_in_order_allows_nothing() -> None:
     story = Story()
     story.deliver_all()

@@ -148,7 +148,7 @@ def _check_answers(history: History, receiving: Receiving, machine: Machine, fou
     """Acknowledgements that got no answer although their consumer stayed."""
     for delivery in receiving.deliveries:
         if delivery.ack_ms and not delivery.acked_ms:
-            over_ms = min(session_over_ms(history.sessions[delivery.session]), history.ended_ms)
+            over_ms = min(session_over_ms(history.sessions[delivery.session], machine), history.ended_ms)
             waits_ms = machine.waits_ms(delivery.ack_ms, over_ms)
             if over_ms - delivery.ack_ms - waits_ms >= ANSWER_MS:
                 topic, name = receiving.subscription.topic, receiving.subscription.name

@@ -27,9 +27,11 @@ ORDERED: Final = frozenset({"Exclusive", "Failover"})
 DELAYING: Final = frozenset({"Shared", "Key_Shared"})
 """Types of subscriptions to which the broker delays messages."""
 IN_FLIGHT_MS: Final = 5000
-"""So long a delivery may be on its way. Two connections are in no order."""
+"""So long a delivery may be on its way, and longer where the machine held it up. Two connections are in no
+order.
+"""
 END_HEARD_MS: Final = 2000
-"""So long the end of a connection, or of a consumer's turn, may be on its way."""
+"""So long the end of a connection, or of a consumer's turn, may be on its way, and longer as above."""
 SAVED_WITHIN_MS: Final = 1000
 """An acknowledgement that was confirmed so long before a crash may not be forgotten by it: cursors are saved
 four times a second.
@@ -258,8 +260,8 @@ class DeliveryCheck:
             began_ms = self._history.sessions[delivery.session].began_ms
             is_elsewhere = acked.session != delivery.session and began_ms <= acked.acked_ms
             is_elsewhere = is_elsewhere and (held is None or is_stray)
-            if not (is_elsewhere and delivery.at_ms - acked.acked_ms <= IN_FLIGHT_MS):
-                after_ms = delivery.at_ms - acked.acked_ms
+            after_ms = delivery.at_ms - acked.acked_ms
+            if not (is_elsewhere and after_ms <= self._machine.stretched_ms(IN_FLIGHT_MS, delivery.at_ms)):
                 self._add("doubled", delivery, f"{after_ms} ms after its acknowledgement was confirmed")
         elif held is not None and not (is_stray and held.session != delivery.session):
             whom = "the same consumer" if held.session == delivery.session else "another consumer"
@@ -308,11 +310,8 @@ class DeliveryCheck:
     def _over_ms(self, delivery: Received) -> int:
         """From when on its consumer may be gone for the broker, or passive."""
         session = self._history.sessions[delivery.session]
-        return min(
-            session_over_ms(session),
-            *(at_ms - END_HEARD_MS for at_ms in session.passive_ms if at_ms >= delivery.at_ms),
-            NEVER_MS,
-        )
+        passive_ms = next((at_ms for at_ms in session.passive_ms if at_ms >= delivery.at_ms), NEVER_MS)
+        return min(session_over_ms(session, self._machine), began_ms(passive_ms, self._machine))
 
     def _add(self, name: str, delivery: Received, why: str = "") -> None:
         topic, subscription = self._subscription.topic, self._subscription.name
@@ -320,10 +319,14 @@ class DeliveryCheck:
         self._found.add(name, f"{text} in {_place(delivery)}{': ' if why else ''}{why}")
 
 
-def session_over_ms(session: Session) -> int:
-    if session.left_ms:
-        return session.left_ms
-    return session.ended_ms - END_HEARD_MS if session.ended_ms else NEVER_MS
+def session_over_ms(session: Session, machine: Machine) -> int:
+    """From when on its consumer may be gone for the broker."""
+    return session.left_ms or began_ms(session.ended_ms or NEVER_MS, machine)
+
+
+def began_ms(heard_ms: int, machine: Machine) -> int:
+    """From when on an end may have been on its way that was heard then."""
+    return NEVER_MS if heard_ms == NEVER_MS else heard_ms - machine.stretched_ms(END_HEARD_MS, heard_ms)
 
 
 def _place(delivery: Received) -> str:

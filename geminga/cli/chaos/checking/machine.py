@@ -27,6 +27,15 @@ class Machine:
         first, last = self._within(from_ms, to_ms)
         return round(sum(sums[last] - sums[first] for sums in (self._client, self._broker)))
 
+    def stretched_ms(self, length_ms: int, to_ms: int) -> int:
+        """How long before `to_ms` something may have begun that takes `length_ms` where nothing has to wait.
+        Eight times as long at most.
+        """
+        long_ms = length_ms
+        for _ in range(3):  # what is waited for makes room for more waits
+            long_ms = length_ms + min(self.waits_ms(to_ms - long_ms, to_ms), 7 * length_ms)
+        return long_ms
+
     def is_too_slow(self, from_ms: int, to_ms: int) -> bool:
         """Whether one of the two had so little time that silence says nothing."""
         first, last = self._within(from_ms, to_ms)
