@@ -18,7 +18,7 @@ _PAGE_STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:1.5rem auto;padding:0 1rem;color:#1c2430}"
     "h1{font-size:1.35rem}h2{font-size:1.05rem;margin-top:1.6rem}td,th{padding:.15rem .8rem .15rem 0;"
     "text-align:left;vertical-align:top}code,pre{background:#f2f4f7;padding:.1rem .3rem}pre{padding:.6rem;"
-    "overflow-x:auto}.passed{color:#17693a}.wrong{color:#b3261e}.late,.not-shown{color:#8a5a00}.picture{overflow-x:auto}"
+    "white-space:pre-wrap;overflow-wrap:anywhere}.passed{color:#17693a}.wrong{color:#b3261e}.late,.not-shown{color:#8a5a00}.picture{overflow-x:auto}"
     "svg{width:100%;min-width:50rem}"
 )
 
@@ -93,7 +93,7 @@ def html_report(report: Report) -> str:
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width">',
             f"<title>{escape(scenario.name)}: {report.verdict}</title>",
-            f"<style>{_PAGE_STYLE}</style></head><body>",
+            f"<style>{_PAGE_STYLE}</style></head><body><main>",
             f'<h1>{escape(scenario.name)}: <span class="{report.verdict.replace(" ", "-")}">'
             f"{report.verdict}</span></h1>",
             f"<p>{escape(scenario.text)}</p>",
@@ -104,7 +104,7 @@ def html_report(report: Report) -> str:
             '<div class="picture" role="region" aria-label="The course of the run" tabindex="0">',
             f"{picture(report.history)}</div>",
             f"<h2>What was done</h2><table>{done}</table>",
-            f"<h2>Again</h2><pre>{escape(report.replay)}</pre></body></html>\n",
+            f"<h2>Again</h2><pre>{escape(report.replay)}</pre></main></body></html>\n",
         )
     )
 

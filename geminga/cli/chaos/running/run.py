@@ -307,4 +307,4 @@ def told(events: Sequence[Mapping[str, Any]]) -> list[Doing]:
 
 def _first_text(group: BaseExceptionGroup[BaseException]) -> str:
     first = group.exceptions[0]
-    return _first_text(first) if isinstance(first, BaseExceptionGroup) else str(first)
+    return _first_text(first) if isinstance(first, BaseExceptionGroup) else str(first) or type(first).__name__
