@@ -174,10 +174,8 @@ DURATION_READERS: dict[str, tuple[Callable[[str], Any], int]] = {
     "seed.toml": (seed_delay("s.toml", "[[topics]]\nname = 't'\nmessages = [{text = '', delay = {}}]"), 1),
     "seed.jsonl": (seed_delay("s.jsonl", '{"to": "t", "text": "", "delay": {}}'), 1),
     "scenario, pause": (scenario_step('do = "pause"\nlength = {}', lambda step: step.length), 1),
-    "scenario, latency": (
-        scenario_step(
-            'do = "fault"\nfault = "wire/latency"\nlatency = {}', lambda step: step.rule["latencyMs"]
-        ),
+    "scenario, fault": (
+        scenario_step('do = "fault"\nfault = "clock/step"\nstep = {}', lambda step: step.rule["stepMs"]),
         1,
     ),
     "test kit": (kit, 1),
