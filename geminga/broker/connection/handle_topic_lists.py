@@ -14,6 +14,9 @@ from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.topic_list import topics_hash
 
 NOT_WATCHED = "Unable to create topic list watcher: "
+NOT_EVALUATED = (
+    "the broker does not evaluate this pattern: a part of it is beyond RE2, or the patterns' memory is full"
+)
 
 
 async def topics_of_namespace(session: Session, command: pb.CommandGetTopicsOfNamespace) -> None:
@@ -71,7 +74,7 @@ async def watch_topic_list(session: Session, command: pb.CommandWatchTopicList) 
             async with session.topics.lists.listing:
                 pattern = session.topics.lists.patterns.get(command.topics_pattern)
             if pattern is None:
-                raise NotAllowed(f"{NOT_WATCHED}the pattern has parts that the broker does not evaluate")
+                raise NotAllowed(f"{NOT_WATCHED}{NOT_EVALUATED}")
             await watch.begin(namespace, command.topics_pattern, pattern)
         except BaseException:
             session.watches.pop(command.watcher_id, None)
