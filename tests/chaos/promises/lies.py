@@ -445,7 +445,7 @@ LIES = (
     Lie(
         "stored-with-a-longer-delay",
         DELAYS,
-        lambda: OnKind("SEND", metadata_changed(delayed_by(9000))),
+        lambda: OnKind("SEND", metadata_changed(delayed_by(6000))),
         "late",
     ),
     Lie("eight-seconds-too-late", DELAYS, HoldingUp, "late"),
