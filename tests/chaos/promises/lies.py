@@ -456,7 +456,12 @@ LIES = (
     Lie("acknowledgements-are-not-answered", ALL_TYPES, lambda: OnKind("ACK_RESPONSE", drop, 1)),
     Lie("one-acknowledgement-of-many", ORDERED, lambda: OnKind("ACK", command_changed(first_only), 1)),
     Lie("acknowledged-beyond", NACKS, AckAll),
-    Lie("asked-again-in-vain", NACKS, lambda: OnKind("REDELIVER_UNACKNOWLEDGED_MESSAGES", drop, 1)),
+    # Where consumers leave each second, what they had asked for again comes to others all the same.
+    Lie(
+        "asked-again-in-vain",
+        "deduplication",
+        lambda: OnKind("REDELIVER_UNACKNOWLEDGED_MESSAGES", drop, 1),
+    ),
     Lie("asked-again-is-acknowledged", NACKS, NackIsAck),
 )
 
