@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from geminga.chaos.rules.rule import Rule
-from geminga.names import PARTITION_SUFFIX
+from geminga.names import TopicName
 
 _ROOTED: Final = frozenset({"metadata", "admin"})
 """Places whose paths are selected by their beginning."""
@@ -103,7 +103,9 @@ def is_selected(rule: Rule, facts: Facts) -> bool:
 def _fits(pattern: str, topic: str) -> bool:
     if pattern.endswith("*"):
         return topic.startswith(pattern[:-1])
-    return pattern in ("", topic, topic.rpartition(PARTITION_SUFFIX)[0])
+    if pattern in ("", topic):
+        return True
+    return topic.startswith(pattern) and str(TopicName.parse(topic).partitioned_name) == pattern
 
 
 def decide(

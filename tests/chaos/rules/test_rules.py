@@ -385,6 +385,12 @@ def test_short_names_of_topics_are_those_of_public_default(
     faults.set(rule)
     assert (rule.topic, hits(faults, "bucket", topic=hit)) == (full, 1)
     assert hits(faults, "bucket", topic="persistent://x/default/orders") == (given == "*")
+    is_beginning = given.endswith("*") and given[:-1] in "orders"
+    others = (
+        "persistent://public/default/orders-partition-b",
+        "persistent://public/default/orders-partition-",
+    )
+    assert [hits(faults, "bucket", topic=name) for name in others] == [is_beginning] * 2
 
 
 def test_metadata_is_selected_by_the_beginning_of_a_path(faults: Faults) -> None:
