@@ -252,8 +252,7 @@ def test_buckets_that_a_broker_cut_inside_ledgers_are_right_and_rebuilt(
     with stored.broker:
         client = quiet_client(stored)
         client.subscribe(TOPIC, SUBSCRIPTION, pulsar.ConsumerType.Shared)
-        # 70,000 messages are read for it, on a machine that may have Spark beside it.
-        eventually(lambda: len(served(stored)) >= 4, 300.0)
+        buckets_there(stored, 4)
         client.close()
         ours = served(stored)
         assert sum(":" in one for one in ours.values()) >= 3, ours
@@ -273,6 +272,19 @@ def test_buckets_that_a_broker_cut_inside_ledgers_are_right_and_rebuilt(
         assert stored.broker.start()
         check_sample(stored)
         assert "is lost" not in stored.broker.log_tail(1000)
+
+
+def buckets_there(stored: Stored, count: int) -> None:
+    """Wait for so many; say how far the broker is if they do not come."""
+    try:
+        # All messages are read for it, on a machine that may have Spark beside it.
+        eventually(lambda: len(served(stored)) >= count, 300.0)
+    except AssertionError as error:
+        admin = Admin(stored.broker.endpoints.web_url)
+        delayed = admin.get(f"/geminga/delayed/{topic_path(TOPIC)}/subscription/{SUBSCRIPTION}").text
+        stats = admin.get(f"/admin/v2/{topic_path(TOPIC)}/stats").text
+        told = [str(served(stored)), delayed, stats, stored.broker.log_tail(100)]
+        raise AssertionError("\n".join(told)) from error
 
 
 def served(stored: Stored) -> dict[int, str]:
