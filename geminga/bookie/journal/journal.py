@@ -312,7 +312,9 @@ class Journal:
         self._began_s = now_s
 
     def _may_begin(self) -> bool:
-        return self._is_hurried or self._stopping or len(self._queue) >= SPACED_ENTRIES_MAX
+        # Without turns no `end_turn` follows that could end the distance before its time.
+        is_wanted = self._is_hurried or self._stopping or not self._follows_turns
+        return is_wanted or len(self._queue) >= SPACED_ENTRIES_MAX
 
     def _write_group(self) -> None:
         self._is_hurried = False

@@ -92,6 +92,20 @@ async def test_a_journal_that_stops_writes_what_keeps_its_distance(tmp_path: Pat
         await owner.until_durable(1)
 
 
+async def test_the_end_of_turns_ends_the_distance(tmp_path: Path) -> None:
+    """A bookie is closed after that, which waits for what is queued."""
+    async with running(tmp_path, SPACED) as bookie:
+        owner = Owner(bookie)
+        with trio.fail_after(20):
+            with LoopEdges(bookie.journals, Outgoing(), LoopTurns()).followed():
+                owner.writer.append(b"first")
+                await owner.until_durable(0)
+                for _ in range(5):
+                    owner.writer.append(b"kept back")
+                    await trio.sleep(0.001)
+            await owner.until_durable(5)
+
+
 async def test_without_turns_no_group_keeps_a_distance(tmp_path: Path) -> None:
     async with running(tmp_path, SPACED) as bookie:
         owner = Owner(bookie)
