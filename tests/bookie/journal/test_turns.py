@@ -19,6 +19,8 @@ from geminga.broker.flow.outbox import Outgoing
 from geminga.server.loop_edges import LoopEdges
 from tests.bookie.journal.test_group_wait import LONG_S, Owner, running
 
+HUNG_S = 300
+"""Less than the distance. Thousands of syncs on a busy disk took 20 s."""
 SPACED = BookieSettings(journal_spacing_s=LONG_S)
 
 
@@ -26,7 +28,7 @@ SPACED = BookieSettings(journal_spacing_s=LONG_S)
 async def following(path: Path, settings: BookieSettings = SPACED) -> AsyncIterator[tuple[Bookie, Owner]]:
     """A bookie that has written its first group, so that the next one would have to keep its distance."""
     async with running(path, settings) as bookie:
-        with trio.fail_after(20), LoopEdges(bookie.journals, Outgoing(), LoopTurns()).followed():
+        with trio.fail_after(HUNG_S), LoopEdges(bookie.journals, Outgoing(), LoopTurns()).followed():
             owner = Owner(bookie)
             owner.writer.append(b"first")
             await owner.until_durable(0)
@@ -96,7 +98,7 @@ async def test_the_end_of_turns_ends_the_distance(tmp_path: Path) -> None:
     """A bookie is closed after that, which waits for what is queued."""
     async with running(tmp_path, SPACED) as bookie:
         owner = Owner(bookie)
-        with trio.fail_after(20):
+        with trio.fail_after(HUNG_S):
             with LoopEdges(bookie.journals, Outgoing(), LoopTurns()).followed():
                 owner.writer.append(b"first")
                 await owner.until_durable(0)
@@ -109,7 +111,7 @@ async def test_the_end_of_turns_ends_the_distance(tmp_path: Path) -> None:
 async def test_without_turns_no_group_keeps_a_distance(tmp_path: Path) -> None:
     async with running(tmp_path, SPACED) as bookie:
         owner = Owner(bookie)
-        with trio.fail_after(20):
+        with trio.fail_after(HUNG_S):
             for number in range(3):
                 owner.writer.append(b"alone")
                 await owner.until_durable(number)
