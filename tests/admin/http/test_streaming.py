@@ -9,12 +9,12 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 import h11
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from geminga.admin.http import connection as http
 from geminga.admin.http.body_memory import BodyMemory
 from geminga.admin.http.own_host import OwnHost
-from geminga.admin.http.router import Request, Response, Router, streamed_json
+from geminga.admin.http.router import NO_CONTENT, Request, Response, Router, streamed_json
 from geminga.admin.http.streaming import PIECES_MAX, in_parts, json_list
 from geminga.errors import CorruptData, NotAllowed
 from geminga.server.admission import Admission
@@ -29,11 +29,14 @@ class Parts:
         self.drawn = 0
         self.began = trio.Event()
         self.closed = trio.Event()
+        self.go_on = trio.Event()
+        self.changed = trio.Event()
 
     def router(self) -> Router:
         router = Router()
         for name in ("three", "endless", "refused", "broken", "waiting"):
             router.add("GET", f"/{name}", getattr(self, name))
+        router.add("POST", "/change", self.change, walks="topics", joins=True)
         return router
 
     async def _answer(self, parts: AsyncGenerator[bytes, None]) -> Response:
@@ -82,6 +85,12 @@ class Parts:
                 self.closed.set()
 
         return await self._answer(parts())
+
+    async def change(self, request: Request) -> Response:
+        self.began.set()
+        await self.go_on.wait()
+        self.changed.set()
+        return NO_CONTENT
 
 
 @pytest.fixture
@@ -163,6 +172,19 @@ async def test_what_nobody_waits_for_is_abandoned(
         await stream.send_all(b"GET /waiting HTTP/1.1\r\nHost: x\r\n\r\n")
         await parts.began.wait()
     await parts.closed.wait()
+
+
+async def test_a_change_goes_on_when_its_client_does_not_wait(
+    parts: Parts, connect: Callable[[], trio.SocketStream]
+) -> None:
+    """Its repetition joins it: `test_joined_requests.py`."""
+    async with connect() as stream:
+        await stream.send_all(b"POST /change HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+        await parts.began.wait()
+    await wait_all_tasks_blocked(0.01)
+    parts.go_on.set()
+    await wait_all_tasks_blocked()
+    assert parts.changed.is_set()
 
 
 async def test_a_request_that_comes_while_a_part_is_drawn_is_answered_next(
