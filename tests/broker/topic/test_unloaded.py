@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -91,6 +92,57 @@ async def test_a_topic_is_told_once_while_its_backlog_goes(autojump_clock) -> No
                 told.append(found.name)
                 await topic.subscription("s").clear_backlog()
         assert sorted(told) == sorted([str(TOPIC), str(other)])
+
+
+async def test_topics_with_a_backlog_are_told_first(autojump_clock) -> None:
+    """A page of metrics keeps as many as its bound has room for."""
+    empty, loaded, unloaded = (TopicName.parse(f"{TOPIC}-{kind}") for kind in "abc")
+    async with open_topics() as rig:
+        for name in (empty, loaded, unloaded):
+            await subscription_of(rig, name)
+        for name in (loaded, unloaded):
+            await publish(rig, 3, name)
+        rig.nursery.start_soon(rig.topics.unloaded_topics.run)
+        await rig.topics.unload(unloaded)
+        await trio.sleep(60)
+        assert list(rig.topics.loaded) == [str(empty), str(loaded)]
+        found = [
+            one for one in StatisticsOperator(rig.topics, rig.rooms, None).of_topics() if one is not None
+        ]
+        assert [(one.name, one.is_loaded) for one in found] == [
+            (str(loaded), True),
+            (str(unloaded), False),
+            (str(empty), True),
+        ]
+
+
+async def test_loads_leave_most_of_the_time_to_clients_and_wait_for_memory(autojump_clock) -> None:
+    async with open_topics() as rig:
+        for number in range(5):
+            name = TopicName.parse(f"{TOPIC}{number}")
+            await subscription_of(rig, name)
+            await publish(rig, 1, name, delay_s=HOUR_S)
+            await (await rig.topics.get(name, create=False)).ledger.life.note_delayed(True)
+        rig = await rig.restart()
+        unloaded_topics = rig.topics.unloaded_topics
+        began: list[float] = []
+        has_room = False
+
+        async def load(name: TopicName) -> Topic:
+            began.append(trio.current_time())
+            topic = await rig.topics.get(name, create=False)
+            await trio.sleep_until(began[-1] + 0.1)
+            return topic
+
+        rig.nursery.start_soon(unloaded_topics.run)
+        rig.nursery.start_soon(
+            unloaded_topics.load_wanted, rig.rooms.policies, load, lambda: has_room, HOUR_S
+        )
+        await trio.sleep(60)
+        assert not began
+        has_room = True
+        await trio.sleep(60)
+        assert [after - before for before, after in pairwise(began)] == [pytest.approx(0.5)] * 4
 
 
 async def test_the_checks_reach_topics_that_nobody_has_loaded(autojump_clock) -> None:
