@@ -81,6 +81,10 @@ def test_a_full_disk_is_unhealthy(tmp_path: Path) -> None:
         assert "free some space on that disk" in answer.json()["reason"]
         report = admin.get(OWN)
         assert (report.status, report.json()["status"]) == (503, "unhealthy")
+        [reason] = report.json()["reasons"]
+        assert f"({tmp_path / 'data' / 'bookie'})" in reason, (
+            "the alert GemingaReadOnly says that it is named"
+        )
         assert admin.get("/admin/v2/brokers/ready").text == "ok"
 
 
