@@ -185,6 +185,16 @@ def test_the_policy_allows_the_style_and_no_script_in_a_page() -> None:
     assert "unsafe" not in CONTENT_POLICY
 
 
+@pytest.mark.parametrize(
+    "html", [drawn(overview()), topic_page(TopicLook(ORDERS, NOW_MS, 0, None, []), "pulsar://h")]
+)
+def test_all_of_a_page_is_within_landmarks(html: str) -> None:
+    """A reader of the screen leaps from one to the next."""
+    body = html.partition("<body>")[2].partition("</body>")[0]
+    assert re.fullmatch(r"<header>((?!<header>).)*</header><main [^>]*>((?!<main).)*</main>", body, re.DOTALL)
+    assert Document(html).tags.count("h1") == 1
+
+
 def test_a_table_that_is_too_narrow_is_a_list_of_cards() -> None:
     style = shown(overview()).style
     for width in ("58rem", "34rem"):

@@ -123,6 +123,18 @@ def test_pages_are_well_formed_and_run_nothing() -> None:
     ElementTree.fromstring(picture(story.history))
 
 
+def test_words_of_the_picture_have_ten_pixels_at_any_width() -> None:
+    """It is scaled to the page's width, but to no less than it has at 50rem."""
+    story = Story()
+    story.deliver_all()
+    page = html_report(report(story))
+    [least_rem] = re.findall(r"svg\{width:100%;min-width:(\d+)rem\}", page)
+    [width] = re.findall(r'viewBox="0 0 (\d+) ', page)
+    sizes = re.findall(r"font:(\d+)px", page.partition("<svg")[2])
+    assert sizes
+    assert min(map(int, sizes)) * int(least_rem) * 16 / int(width) >= 10
+
+
 def test_marks_do_not_cross_what_the_lines_mean() -> None:
     story = Story()
     story.history.doings = [Doing(at_ms=BEGAN_MS + 9000 * n, text="kill", kind="crash") for n in range(7)]
