@@ -41,7 +41,10 @@ def test_no_probe_takes_a_broker_with_a_full_disk_from_its_consumers() -> None:
     [of_image] = re.findall(
         r'^HEALTHCHECK .* CMD \["(.*)"\]$', (DOCKER / "Dockerfile").read_text(), re.MULTILINE
     )
-    # An image in OCI's format has no health check of its own.
+    # An image in OCI's format has no health check of its own; the one that is built here is in Docker's.
+    build = (DOCKER / "build.sh").read_text()
+    assert " --format docker " in build
+    assert '"docker-archive:$out' in build
     assert f"    healthcheck:\n      test: [CMD, {of_image}]\n" in (DOCKER / "compose.yaml").read_text()
 
 
