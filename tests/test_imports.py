@@ -291,3 +291,16 @@ def test_no_test_hides_inside_a_function() -> None:
         and inner.name.startswith("test_")
     ]
     assert not hidden
+
+
+def test_marks_stand_at_tests_only() -> None:
+    """At another function a mark does nothing, and the test below it may lack its own."""
+    marked = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in (ROOT / "tests").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and not node.name.startswith("test_")
+        and any("pytest.mark." in ast.unparse(decorator) for decorator in node.decorator_list)
+    ]
+    assert not marked
