@@ -97,6 +97,26 @@ def test_a_board_shows_the_chosen_broker_and_rates_at_any_scrape_interval(path: 
             assert used <= {*variables, "__rate_interval"}, query
 
 
+NOUNS = re.compile(r"seconds|bytes|throughput|entry_logs|buckets|messages|entries")
+
+
+@pytest.mark.parametrize("path", BOARDS, ids=lambda path: path.stem)
+def test_an_axis_has_one_unit(path: Path) -> None:
+    """One had seconds and a share of them, and another buckets and messages, which are thousands each."""
+    for panel in json.loads(path.read_text())["panels"]:
+        units = set()
+        for target in panel["targets"]:
+            query = target["expr"]
+            nouns = {
+                found[0].replace("throughput", "bytes")
+                for found in map(NOUNS.search, names_in(query.lower()))
+                if found
+            }
+            rated = re.match(r"(?:\d+ \* )?(?:sum\S*\()?rate\(", query) is not None and "/" not in query
+            units.add((*sorted(nouns), "seconds" in nouns and rated))
+        assert len(units) == 1, (panel["title"], units)
+
+
 def test_alerts_ask_for_metrics_that_exist_and_say_what_to_do() -> None:
     text = RULES.read_text()
     queries = re.findall(
