@@ -348,29 +348,40 @@ def test_a_journal_in_which_the_mark_lies_is_missed(crashed: Path, call: Call) -
     assert f"{path}: the journal in which the index's mark lies is not there" in out
 
 
+async def _go_on(data_dir: Path, count: int, settings: BookieSettings) -> None:
+    """Writes so many entries to ledger 7."""
+    index = RocksKeyValue(str(data_dir / "index"))
+    bookie = await Bookie.open(RealDisk(), index, str(data_dir / "bookie"), settings)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(bookie.run)
+        writer = bookie.create_ledger(7, on_durable=lambda last: None, on_failed=lambda error: None)
+        for number in range(count):
+            writer.append(message(number))
+            if number % 100 == 99:
+                await bookie.flush()
+        await bookie.close()
+        nursery.cancel_scope.cancel()
+    index.close()
+
+
+def test_an_index_that_is_older_than_the_entry_logs_is_damage(data: Path, tmp_path: Path, call: Call) -> None:
+    """A copy of a running broker's files, the entry logs last."""
+    copy = Path(shutil.copytree(data, tmp_path / "copy"))
+    trio.run(_go_on, data, 100, SMALL)
+    shutil.copytree(data / "bookie" / "entry-logs", copy / "bookie" / "entry-logs", dirs_exist_ok=True)
+    code, out, _ = call("verify", "--data-dir", copy)
+    assert code == 1
+    lacks = "lacks entries 0 to 99 of ledger 7; the next start adds them"
+    assert f"{copy}/index: it is older than the entry logs and {lacks}" in out
+
+
 @pytest.mark.parametrize("free_files_max", [0, 2], ids=["deleted", "for reuse"])
 def test_an_index_that_the_journals_have_left_behind_is_damage(
     data: Path, tmp_path: Path, call: Call, free_files_max: int
 ) -> None:
     """An old copy of the index: journals of that time are gone, or wait to be written over."""
-
-    async def go_on() -> None:
-        settings = replace(SMALL, journal_free_files_max=free_files_max)
-        index = RocksKeyValue(str(data / "index"))
-        bookie = await Bookie.open(RealDisk(), index, str(data / "bookie"), settings)
-        async with trio.open_nursery() as nursery:
-            await nursery.start(bookie.run)
-            writer = bookie.create_ledger(7, on_durable=lambda last: None, on_failed=lambda error: None)
-            for number in range(2000):
-                writer.append(message(number))
-                if number % 100 == 99:
-                    await bookie.flush()
-            await bookie.close()
-            nursery.cancel_scope.cancel()
-        index.close()
-
     shutil.copytree(data / "index", tmp_path / "old")
-    trio.run(go_on)
+    trio.run(_go_on, data, 2000, replace(SMALL, journal_free_files_max=free_files_max))
     assert call("verify", "--data-dir", data)[0] == 0
     shutil.rmtree(data / "index")
     shutil.copytree(tmp_path / "old", data / "index")
