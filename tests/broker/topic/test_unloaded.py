@@ -94,6 +94,38 @@ async def test_a_topic_is_told_once_while_its_backlog_goes(autojump_clock) -> No
         assert sorted(told) == sorted([str(TOPIC), str(other)])
 
 
+async def test_figures_are_read_and_nothing_is_written(autojump_clock) -> None:
+    """A load would close the open ledger and make another one."""
+    async with open_topics() as rig:
+        for number in range(3):
+            name = TopicName.parse(f"{TOPIC}{number}")
+            await subscription_of(rig, name)
+            await publish(rig, number, name)
+        rig = await rig.restart()
+        await trio.sleep(60)
+
+        def written() -> tuple[int, int, int, int]:
+            bookie = rig.bookie.statistics()
+            records = rig.rooms.metadata.statistics().requests
+            return (
+                records,
+                bookie.entries_written,
+                bookie.journal_groups,
+                rig.bookie.inventory.counts().ledgers,
+            )
+
+        before = written()
+        rig.nursery.start_soon(rig.topics.unloaded_topics.run)
+        await trio.sleep(60)
+        found = [
+            one for one in StatisticsOperator(rig.topics, rig.rooms, None).of_topics() if one is not None
+        ]
+        assert {one.name: one.subscriptions["s"].msg_backlog for one in found} == {
+            f"{TOPIC}{number}": number for number in range(3)
+        }
+        assert (written(), rig.topics.loaded) == (before, {})
+
+
 async def test_topics_with_a_backlog_are_told_first(autojump_clock) -> None:
     """A page of metrics keeps as many as its bound has room for."""
     empty, loaded, unloaded = (TopicName.parse(f"{TOPIC}-{kind}") for kind in "abc")
