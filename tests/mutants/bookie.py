@@ -99,8 +99,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "journal-holds-what-somebody-waits-for",
         JOURNAL,
-        "return self._is_hurried or self._stopping",
-        "return self._stopping",
+        "is_wanted = self._is_hurried or self._stopping",
+        "is_wanted = self._stopping",
         (TURNS + "test_each_entry_that_somebody_waits_for_is_a_group_at_once",),
         "every publisher with one message in flight would wait a millisecond more",
     ),

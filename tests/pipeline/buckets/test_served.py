@@ -5,6 +5,7 @@ they came to it stopped or running, and whether one of them was damaged meanwhil
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -260,7 +261,10 @@ def test_buckets_that_a_broker_cut_inside_ledgers_are_right_and_rebuilt(
         assert (code, out.splitlines()[-1]) == (0, f"{len(ours)} buckets, 0 of them wrong"), out
         code, out = stored.rebuild(capsys)
         assert (code, out.partition(" taken in")[0]) == (0, "2 buckets"), out
-        assert "0 of them new to the index; 0 others are read again" in out
+        # On a slow machine the sample is due by now: the consumer had it, and has given it back.
+        told = re.search(r"(\d+) of them new to the index; 0 others are read again", out)
+        assert told, out
+        assert int(told[1]) <= len(stored.sample)
         assert ours.keys().isdisjoint(served(stored))
         code, out = stored.rebuild(capsys, "--verify")
         assert (code, out.splitlines()[-1]) == (0, "2 buckets, 0 of them wrong"), out
