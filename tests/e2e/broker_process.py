@@ -200,7 +200,8 @@ class BrokerProcess(StandaloneProcess):
         super().__init__(*arguments, log_path=log_path or data_dir.with_name(data_dir.name + ".log"))
         self.data_dir = data_dir
         self._settings = dict(settings or {})
-        self._ports = (ports[0] or _lasting_port(), ports[1] or _lasting_port())
+        port = ports[0] or _lasting_port(ports[1])
+        self._ports = (port, ports[1] or _lasting_port(port))
 
     def command(self) -> list[str]:
         command = [sys.executable, "-m", "geminga", "standalone", "--data-dir", str(self.data_dir)]
@@ -212,13 +213,15 @@ class BrokerProcess(StandaloneProcess):
         return [*command, *self._arguments]
 
 
-def _lasting_port() -> int:
-    """A free port that is still free after a restart: below those that systems give to clients, which take
-    the port of a stopped broker at times.
+def _lasting_port(other: int) -> int:
+    """A free port, not `other`, that is still free after a restart: below those that systems give to clients,
+    which take the port of a stopped broker at times.
     """
     while True:
         # Not from `random`: the test run seeds that, with the same number in each of its processes.
         port = 10_240 + secrets.randbelow(20_000)
+        if port == other:
+            continue
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
 
