@@ -55,6 +55,7 @@ PER_BUCKET = 2000
 LATER = "persistent/public/default/later"
 PARTED = "persistent/public/default/parted"
 SETTINGS = {
+    "keepAliveIntervalSeconds": "3600",  # clients that wait for their turn answer no PING
     "memoryMb": "512",  # by default there is room for 430 patterns; further ones are left to their clients
     "brokerServicePort": "0",
     "webServicePort": "0",

@@ -50,7 +50,9 @@ class Client:
 
     def _receive(self) -> int:
         answers = 0
-        for command in self._decoder.feed(self._socket.recv(1 << 20)):
+        if not (data := self._socket.recv(1 << 20)):
+            raise ConnectionError("the broker has closed the connection")
+        for command in self._decoder.feed(data):
             if isinstance(command, Delivery):
                 message_id = command.message.message_id
                 self.positions.append((message_id.ledgerId, message_id.entryId))
