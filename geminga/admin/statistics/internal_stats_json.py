@@ -143,7 +143,7 @@ def _cursor(
     source: CursorStatistics, ledger: ManagedLedgerStatistics, takes_more: bool | None
 ) -> Generator[int, None, Cursor]:
     # A reader that stands behind the last entry and takes more waits for the next one.
-    waiting = bool(takes_more) and source.read_position > ledger.last_confirmed
+    waiting = bool(takes_more) and source.is_at_end
     ranges = (yield from ranges_text(source.acknowledged_ranges)) if source.acknowledged_ranges else "[]"
     return Cursor(
         mark_delete_position=str(source.mark_delete),

@@ -466,7 +466,7 @@ class SubscriptionDelays:
             return
         # Seen from here alone: another subscription may still be reading a backlog, and `caught_up` asks for
         # that.
-        if self.cursor.read_position > self._ledger.last_confirmed:
+        if self.cursor.is_at_end():
             tracker.caught_up()
 
     def was_read(self, until: Position) -> None:

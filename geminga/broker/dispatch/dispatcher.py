@@ -325,7 +325,7 @@ class Dispatcher:
         """Whether another pass would find nothing: all is read, and nothing is due or to be sent again."""
         assert self._replay is not None
         return (
-            self._cursor.read_position > self._around.ledger.last_confirmed
+            self._cursor.is_at_end()
             and not self._replay.books.redelivery
             # Without this the last read of a backlog ended the round, and what it had added to the index was
             # not sealed.

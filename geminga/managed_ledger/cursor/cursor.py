@@ -226,6 +226,13 @@ class Cursor(Acknowledgments):
         """Where the next read of what is new begins. In memory only: a load begins at mark-delete."""
         self.read_position = position
 
+    def is_at_end(self) -> bool:
+        """Whether no entry is left to read from the read position on."""
+        place, tail = self.read_position, self._chain.tail
+        # The newest ledger has no entry after each load, and after it was rolled over: the place behind the
+        # last entry lies before that ledger then. Compared with the tail alone it was never the end.
+        return place > tail or self._chain.ceiling(place) > tail
+
     # -- properties -------------------------------------------------------------------------------------
 
     @property
@@ -290,6 +297,7 @@ class Cursor(Acknowledgments):
         found = CursorStatistics(
             mark_delete=self.mark_delete,
             read_position=self.read_position,
+            is_at_end=self.is_at_end(),
             backlog_entries=self.backlog_entries(),
             acknowledged_ranges=[],
             ranges_left_out=0,

@@ -29,6 +29,8 @@ USUAL_RANGES: Final = RangesAsked()
 class CursorStatistics(msgspec.Struct, frozen=True):
     mark_delete: Position
     read_position: Position
+    is_at_end: bool
+    """Whether no entry is left to read from there on."""
     backlog_entries: int
     acknowledged_ranges: list[Range]
     """Of the entries beyond mark-delete, ascending: those that were asked for."""

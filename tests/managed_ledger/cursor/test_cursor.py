@@ -300,3 +300,29 @@ async def test_state_too_large_keeps_its_near_part(rooms, publish):
     async with rooms() as r:
         cursor = (await r.open(settings)).cursors["s"]
         assert [p for p in positions if cursor.is_acknowledged(p)] == positions[1:401:2]
+
+
+async def test_behind_the_last_entry_is_the_end_also_before_an_empty_ledger(rooms, publish):
+    """The newest ledger has no entry after each opening. A backlog of delayed messages that was read there
+    was not sealed, as its end was never seen.
+    """
+    async with rooms() as r:
+        ledger = await r.open(ROLL_AT_10)
+        positions = await publish(ledger, bodies(15))
+        await ledger.open_cursor("s", initial="earliest")
+        await ledger.life.close()
+    async with rooms() as r:
+        ledger = await r.open(ROLL_AT_10)
+        cursor = ledger.cursors["s"]
+        assert ledger.last_confirmed.entry_id == -1
+        ends = []
+        for position in positions:
+            cursor.set_read_position(position)
+            ends.append(cursor.is_at_end())
+        assert ends == [False] * 15
+        cursor.set_read_position(positions[-1].next())
+        assert cursor.is_at_end()
+        (new,) = await publish(ledger, bodies(1))
+        assert not cursor.is_at_end()
+        cursor.set_read_position(new.next())
+        assert cursor.is_at_end()
