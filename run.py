@@ -14,6 +14,7 @@ import hashlib
 import os
 import random
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -53,11 +54,17 @@ def main(arguments):
     set_up("spark" if arguments[0] == "pipeline" else "run")
     # -P: the directory that the user happens to be in is no place to import from.
     command = [VENV_PYTHON, "-P", "-m", "geminga", *arguments]
+    # No `geminga` is on the path of a checkout's user: what a command advises has to begin as this one did.
+    os.environ["GEMINGA_COMMAND"] = "{} {}".format("python" if WINDOWS else "python3", quoted(sys.argv[0]))
     if WINDOWS:
         return subprocess.call(command)
     sys.stdout.flush()
     sys.stderr.flush()
     return os.execv(VENV_PYTHON, command)
+
+
+def quoted(path):
+    return subprocess.list2cmdline([path]) if WINDOWS else shlex.quote(path)
 
 
 def run_with_newer_python(arguments):

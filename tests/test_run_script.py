@@ -38,7 +38,7 @@ def test_an_environment_that_is_a_link_is_used_and_not_written_to(tmp_path: Path
     for name in ("run.py", "pyproject.toml", "locks/run.txt", "locks/test.txt"):
         shutil.copy(ROOT / name, checkout / name)
     python = owner / "bin" / "python"
-    python.write_text('#!/bin/sh\necho "$PYTHONPATH|$*"\n')
+    python.write_text('#!/bin/sh\necho "$PYTHONPATH|$GEMINGA_COMMAND|$*"\n')
     python.chmod(0o755)
     (checkout / ".venv").symlink_to(owner)
     before = sorted(path.relative_to(owner) for path in owner.rglob("*"))
@@ -47,5 +47,5 @@ def test_an_environment_that_is_a_link_is_used_and_not_written_to(tmp_path: Path
         [sys.executable, checkout / "run.py", "topics", "list"], capture_output=True, text=True, check=True
     )
 
-    assert done.stdout == f"{checkout}|-P -m geminga topics list\n"
+    assert done.stdout == f"{checkout}|python3 {checkout}/run.py|-P -m geminga topics list\n"
     assert sorted(path.relative_to(owner) for path in owner.rglob("*")) == before

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from geminga.cli.arguments.options import add_web_url, counted
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
+from geminga.cli.client.addresses import standalone
 
 SECONDS_MAX = 24 * 3600
 MIB = 1024 * 1024
@@ -36,7 +37,7 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
     print(
         f"{made['directory']}: {counted(made['files'], 'file')}, {size_mib:.1f} MiB, {made['seconds']:.1f} s"
     )
-    start = ["geminga standalone --data-dir", made["directory"]]
+    start = [standalone("--data-dir"), made["directory"]]
     start += [f"--set {key}={value}" for key, value in made["settings"].items()]
     print("start a broker on it with:", *start)
     return EXIT_OK

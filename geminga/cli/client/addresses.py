@@ -18,7 +18,8 @@ from geminga.cli.client.errors import ClientError
 WEB_PORT = 8080
 SERVICE_PORT = 6650
 SECONDS_MAX = 5
-START_ONE = "start one: geminga standalone"
+COMMAND_VARIABLE = "GEMINGA_COMMAND"
+"""What the user called to come here, if that was not `geminga`: `run.py` sets it."""
 _ANY_TOPIC = "/lookup/v2/topic/persistent/public/default/which-broker"
 _LOCAL = {"localhost", "127.0.0.1", "::1", "[::1]", "0.0.0.0"}
 _LISTENS = "0A"
@@ -26,6 +27,16 @@ _LISTENS = "0A"
 
 class NotAnAddress(ClientError):
     """Nothing that a broker could have as its address."""
+
+
+def start_one() -> str:
+    """What to do if no broker runs, in words that work where this program was called from."""
+    return f"start one: {standalone()}"
+
+
+def standalone(flags: str = "") -> str:
+    command = os.environ.get(COMMAND_VARIABLE) or "geminga"
+    return f"{command} standalone {flags}".rstrip()
 
 
 def is_web(url: str) -> bool:
@@ -44,7 +55,7 @@ def service_url(url: str) -> str:
         if isinstance(found, str) and found.startswith("pulsar://"):
             return _seen_from_here(found.partition(",")[0], url)
     if _get(url, "/admin/v2/clusters") is None:
-        raise ClientError(f"{url}: no broker answers there; {START_ONE}")
+        raise ClientError(f"{url}: no broker answers there; {start_one()}")
     raise ClientError(f"{url}: the broker does not tell its pulsar:// address; give it with --url")
 
 
@@ -67,7 +78,7 @@ def web_url(url: str) -> str:
             return candidate
     raise ClientError(
         f"{url}: no admin API found beside it (tried port {WEB_PORT}); "
-        f"give its http:// address with --url, or {START_ONE}"
+        f"give its http:// address with --url, or {start_one()}"
     )
 
 

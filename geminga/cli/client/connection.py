@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import trio
 
 from geminga import __version__
-from geminga.cli.client.addresses import START_ONE
+from geminga.cli.client.addresses import start_one
 from geminga.cli.client.errors import ClientError, ConnectionLost, Refused
 from geminga.client.session import CONNECT_ID, Answer, Session
 from geminga.errors import ProtocolError
@@ -73,7 +73,7 @@ class Connection:
         except (OSError, trio.TooSlowError) as error:
             reason = str(error) or "no answer"
             if "attempts to connect" in reason:
-                reason = f"nothing listens there; {START_ONE}"
+                reason = f"nothing listens there; {start_one()}"
             raise ClientError(f"cannot connect to {url}: {reason}") from None
         return cls(stream, f"{host}:{port}")
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from geminga.cli.client.addresses import START_ONE
+from geminga.cli.client.addresses import start_one
 from geminga.cli.client.errors import ClientError
 from geminga.clock import RealClock
 
@@ -75,7 +75,7 @@ def scrape(web_url: str) -> Scrape:
     except (OSError, ValueError, EOFError) as error:
         reason = getattr(error, "reason", error)
         hint = (
-            f"nothing listens there; {START_ONE}"
+            f"nothing listens there; {start_one()}"
             if isinstance(reason, ConnectionRefusedError)
             else str(reason)
         )

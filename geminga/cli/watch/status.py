@@ -15,10 +15,10 @@ from geminga.cli.arguments.options import DEFAULT_WEB_URL, counted, default_web_
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
 from geminga.cli.client.addresses import (
     SERVICE_PORT,
-    START_ONE,
     NotAnAddress,
     process_at,
     service_url,
+    standalone,
     web_url,
 )
 from geminga.cli.client.errors import ClientError
@@ -116,7 +116,7 @@ def _find(flags: argparse.Namespace, found: dict[str, Any]) -> tuple[str | None,
             directory = None if pid is None else places.data_directory_of(pid)
             return web, None if directory is None else places.look(directory)
     else:
-        found["start_with"] = f"geminga standalone --data-dir {shlex.quote(flags.data_dir)}"
+        found["start_with"] = standalone(f"--data-dir {shlex.quote(flags.data_dir)}")
     place = places.look(flags.data_dir or default_data_dir())
     if place.is_served:
         for port in places.ports_of(place.pid) if place.pid is not None else ():
@@ -268,8 +268,7 @@ def described(found: dict[str, Any]) -> list[str]:
         lines.append("whether a broker runs cannot be told")
     else:
         where = f"; nothing listens at {found['asked_url']}" if "asked_url" in found else ""
-        start = f"start one: {found['start_with']}" if "start_with" in found else START_ONE
-        lines.append(f"no broker runs{where}; {start}")
+        lines.append(f"no broker runs{where}; start one: {found.get('start_with') or standalone()}")
     known: list[tuple[str, str]] = []
     if "service_url" in found:
         known += [("clients", found["service_url"]), ("admin API", found["web_url"])]

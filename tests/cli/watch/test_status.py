@@ -89,6 +89,20 @@ def test_an_address_where_nothing_listens_is_told_from_what_is_none(
     assert "expected http://HOST:PORT or pulsar://HOST:PORT" in capfd.readouterr().err
 
 
+def test_the_advice_begins_as_the_command_did_that_gives_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GEMINGA_COMMAND", "python3 run.py")
+    url, data_dir = "http://127.0.0.1:1", str(tmp_path / "none")
+    main(["status", "--url", url])
+    main(["status", "--data-dir", data_dir])
+    main(["produce", "t", "-m", "x", "--url", "pulsar://127.0.0.1:1"])
+    main(["clock", "now", "--url", url])
+    said = capfd.readouterr()
+    assert f"start one: python3 run.py standalone --data-dir {data_dir}\n" in said.out
+    assert (said.out + said.err).count("start one: python3 run.py standalone") == 4
+
+
 def test_a_note_of_damage_beside_an_index_is_wrong(tmp_path: Path) -> None:
     os.makedirs(tmp_path / "metadata")
     assert not places.look(str(tmp_path)).index_damaged
