@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class ClockView(Protocol):
-    def report(self) -> ClockReport: ...
+    async def report(self) -> ClockReport: ...
 
     async def advance(self, length_ms: int, wait: Wait, wait_s: float) -> Jump:
         """Everything that falls due by then has happened on return. `Conflict`: the clock is real."""

@@ -31,12 +31,6 @@ class NextEvent(msgspec.Struct, frozen=True, kw_only=True, order=True):
     text: str
 
 
-def next_due_ms(loaded: Mapping[str, Topic]) -> int | None:
-    """When the next delayed message of these topics falls due; None if none is waiting."""
-    times = (due_ms(subscription) for subscription in subscriptions_of(loaded))
-    return min((at_ms for at_ms in times if at_ms is not None), default=None)
-
-
 async def next_event(loaded: Mapping[str, Topic], rounds: Rounds) -> NextEvent | None:
     """The first of them, None if there is none. Reads an entry of each subscription that has a TTL and a
     backlog: StorageError.

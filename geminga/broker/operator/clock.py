@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from geminga.broker.flow.slices import Pace
+from geminga.broker.operator.delayed_unread import holds_back, unread_of
 from geminga.clock import RealClock
 from geminga.errors import Conflict
 
 if TYPE_CHECKING:
     from geminga.broker.jumps.jumps import Jump, Jumps, Wait
+    from geminga.broker.subscription.subscription import Subscription
     from geminga.broker.topic.rooms import Rooms
     from geminga.broker.topic.topics import Topics
 
@@ -29,7 +32,11 @@ class ClockReport(msgspec.Struct, frozen=True, kw_only=True):
     wall_ms: int
     """The machine's clock."""
     next_due_ms: int | None
-    """When the next delayed message falls due, of the topics that are loaded."""
+    """When the next delayed message falls due, as far as the broker has read; None: it knows of none."""
+    unread_topics: int
+    """Topics whose delayed messages it has not read yet, as it has just started. One may be due before."""
+    unread_entries: int
+    """At most so many more entries may be delayed, and due before; they are read for a consumer with room."""
 
 
 class ClockOperator:
@@ -38,15 +45,30 @@ class ClockOperator:
         self._rooms = rooms
         self._jumps: Jumps | None = None
 
-    def report(self) -> ClockReport:
-        from geminga.broker.jumps.next_events import next_due_ms
+    async def report(self) -> ClockReport:
+        """Leaves turns to others."""
+        from geminga.broker.jumps.next_events import due_ms, subscriptions_of
 
+        pace = Pace()
+        # Before those that are loaded: one that is loaded meanwhile is counted twice, and never missed.
+        topics = await self._topics.unloaded_topics.unread_delays(pace)
+        times, entries, being_read = [], 0, set()
+        for subscription in subscriptions_of(self._topics.loaded):
+            await pace.row()
+            if (at_ms := due_ms(subscription)) is not None:
+                times.append(at_ms)
+            if subscription.delayed.unknown is not None:
+                being_read.add(subscription.topic.name)
+            elif holds_back(subscription):
+                entries += _unread_entries(subscription)
         clock = self._rooms.clock
         return ClockReport(
             clock="virtual" if clock.is_virtual else "real",
             now_ms=clock.now_ms(),
             wall_ms=RealClock().now_ms(),
-            next_due_ms=next_due_ms(self._topics.loaded),
+            next_due_ms=min(times, default=None),
+            unread_topics=topics + len(being_read),
+            unread_entries=entries,
         )
 
     async def advance(self, length_ms: int, wait: Wait, wait_s: float) -> Jump:
@@ -76,3 +98,7 @@ class ClockOperator:
                 clock, topics.loaded, topics.rounds, saves, topics.load_delayed_now, self._rooms.record
             )
         return self._jumps
+
+
+def _unread_entries(subscription: Subscription) -> int:
+    return unread_of(subscription) if subscription.consumers else subscription.delayed.unread_entries()

@@ -90,6 +90,16 @@ class UnloadedTopics:
         """Those whose records are still to be read; 1 more while topics are still to be listed."""
         return len(self._due) + self._is_reading + (not self._is_listed)
 
+    async def unread_delays(self, pace: Pace) -> int:
+        """Topics of which the broker may not know yet until when they hold messages back: unread ones, and
+        those that are to be loaded for that. Looks at each topic.
+        """
+        count = self.unread
+        for _, found in self.figures():
+            await pace.row()
+            count += _holds_delayed(found)
+        return count
+
     def get(self, name: str) -> UnopenedLedger | None:
         """None: it is loaded, was not read yet, or is not there."""
         return self._found.get(name)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from geminga.cli.arguments.options import add_web_url, duration_ms, time_ms
+from geminga.cli.arguments.options import add_web_url, counted, duration_ms, time_ms
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
 from geminga.units import time_text
 
@@ -30,7 +30,7 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
     if flags.json:
         print(json.dumps(answer))
     elif flags.verb == "now":
-        _print_report(answer)
+        print_report(answer)
     else:
         _print_jump(answer)
     return EXIT_OK
@@ -82,13 +82,31 @@ def _jump(flags: Any) -> Mapping[str, object]:
     return {**where, "wait": wait, "wait_seconds": flags.timeout / 1000}
 
 
-def _print_report(report: Mapping[str, Any]) -> None:
+def print_report(report: Mapping[str, Any]) -> None:
     ahead_s = (report["now_ms"] - report["wall_ms"]) / 1000
     print(f"now       {time_text(report['now_ms'])}  ({report['clock']})")
     if report["clock"] == "virtual":
         print(f"ahead by  {datetime.timedelta(seconds=round(ahead_s))}")
+    print(f"next due  {_next_due_text(report)}")
+
+
+def _next_due_text(report: Mapping[str, Any]) -> str:
     due_ms = report["next_due_ms"]
-    print(f"next due  {'-' if due_ms is None else time_text(due_ms)}")
+    unread = _unread_text(report.get("unread_topics", 0), report.get("unread_entries", 0))
+    if due_ms is None:
+        return f"not known yet: {unread}" if unread else "-"
+    return f"{time_text(due_ms)}, or before: {unread}" if unread else time_text(due_ms)
+
+
+def _unread_text(topics: int, entries: int) -> str:
+    """ "": the broker has read everything."""
+    found = []
+    if topics:
+        found.append(f"the broker has just started, and still reads {counted(topics, 'topic')}")
+    if entries:
+        number = "1 unread entry" if entries == 1 else f"{entries} unread entries"
+        found.append(f"{number} may be delayed, to be read for a consumer with room")
+    return "; ".join(found)
 
 
 def _print_jump(jump: Mapping[str, Any]) -> None:

@@ -489,6 +489,22 @@ def command(broker: BrokerProcess, *arguments: str) -> subprocess.CompletedProce
     return subprocess.run(line, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=60)
 
 
+def test_a_due_time_that_is_not_read_yet_is_said_to_be_unknown(broker: BrokerProcess) -> None:
+    assert "next due  -\n" in command(broker, "clock", "now").stdout
+    command(broker, "topics", "create-subscription", TOPIC, "-s", "s")
+    command(broker, "produce", TOPIC, "-m", "x", "--delay", "30d")
+    unread = "1 unread entry may be delayed, to be read for a consumer with room\n"
+    assert f"next due  not known yet: {unread}" in command(broker, "clock", "now").stdout
+    due_ms = now_ms(broker) + 30 * DAY_MS
+    move(broker, ms=DAY_MS)
+    report = json.loads(command(broker, "clock", "now", "--json").stdout)
+    assert (report["unread_topics"], report["unread_entries"]) == (0, 0)
+    assert due_ms - 60_000 <= report["next_due_ms"] <= due_ms
+    command(broker, "topics", "create-subscription", f"{TOPIC}-2", "-s", "s")
+    command(broker, "produce", f"{TOPIC}-2", "-m", "y", "--delay", "1h")
+    assert f"Z, or before: {unread}" in command(broker, "clock", "now").stdout
+
+
 def test_the_command(broker: BrokerProcess, make_client: Make) -> None:
     shown = command(broker, "clock", "now", "--json")
     before = json.loads(shown.stdout)

@@ -35,9 +35,11 @@ class ClockRoutes:
         router.add("POST", "/geminga/clock", self.advance)
 
     async def report(self, request: Request) -> Response:
-        """{"clock": "real" or "virtual", "now_ms", "wall_ms", "next_due_ms" or null}."""
+        """{"clock": "real" or "virtual", "now_ms", "wall_ms", "next_due_ms" or null, "unread_topics",
+        "unread_entries"}: a message of those that are not read yet may be due before.
+        """
         self._gate.check(request)
-        return json_response(self._clock.report())
+        return json_response(await self._clock.report())
 
     async def advance(self, request: Request) -> Response:
         """Move a virtual clock. Body: one of {"ms": by how much}, {"to_ms": a time}, {"next": true}; "wait":
