@@ -29,6 +29,7 @@ from geminga.cli.show.output import show_json, show_lines, style, terminal_width
 from geminga.cli.show.table import GAP, pairs
 from geminga.cli.show.text import escaped
 from geminga.cli.watch import places
+from geminga.units import time_text
 
 EXIT_STOPPED = 3
 """Nothing is wrong, but no broker runs; as service managers have it."""
@@ -198,6 +199,7 @@ def _tell_broker(found: dict[str, Any], web: str) -> None:
         found["service_url"] = service_url(web)
         found["version"] = _get(web, "/admin/v2/brokers/version").decode(errors="replace").strip('"')
         _tell_health(found, web)
+        _tell_clock(found, web)
         seen = scrape(web)
     except ClientError as error:
         wrong.append(str(error))
@@ -222,6 +224,18 @@ def _tell_health(found: dict[str, Any], web: str) -> None:
         return
     found["wrong"] += [*report.get("reasons", ()), *report.get("losses", ())]
     found["round_trip_ms"] = report.get("round_trip_ms")
+
+
+def _tell_clock(found: dict[str, Any], web: str) -> None:
+    """Nothing of a Pulsar, nor of a broker that shows its clock to operators only."""
+    from geminga.cli.admin.admin_http import Admin, RequestFailed
+
+    try:
+        report = Admin(web, seconds_max=SECONDS_MAX).call("GET", "/geminga/clock")
+        found["clock"] = report["clock"]
+        found["clock_ms"], found["clock_ahead_ms"] = report["now_ms"], report["now_ms"] - report["wall_ms"]
+    except (RequestFailed, KeyError, TypeError):
+        return
 
 
 def _tell_topics(found: dict[str, Any], topics: list[dict[str, Any]]) -> None:
@@ -274,6 +288,9 @@ def described(found: dict[str, Any]) -> list[str]:
         known += [("clients", found["service_url"]), ("admin API", found["web_url"])]
     if "pid" in found:
         known.append(("process", f"{found['pid']}, up {age_text((found['uptime_s'] or 0) * 1000)}"))
+    if found.get("clock") == "virtual":
+        ahead = _ahead_text(found["clock_ahead_ms"])
+        known.append(("clock", f"virtual, shows {time_text(found['clock_ms'])}, {ahead}"))
     if "memory_bytes" in found:
         budget = f" of {bytes_text(found['memory_budget_bytes'])}" if "memory_budget_bytes" in found else ""
         known.append(("memory", f"{bytes_text(found['memory_bytes'])}{budget}"))
@@ -292,6 +309,14 @@ def described(found: dict[str, Any]) -> list[str]:
     if found["running"] and not found["wrong"]:
         lines.append("nothing is wrong")
     return lines
+
+
+def _ahead_text(ahead_ms: int) -> str:
+    """Of a virtual clock: it goes on as the machine's does, and only a move sets it ahead."""
+    ahead_s = round(ahead_ms / 1000)
+    if ahead_s <= 0:
+        return "not ahead of the machine's"
+    return f"{age_text(ahead_s * 1000)} ahead of the machine's; 'geminga clock' moves it"
 
 
 def _wrapped(line: str, indent: int, width: int | None) -> list[str]:

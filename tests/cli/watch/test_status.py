@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -32,11 +33,13 @@ def test_a_broker_and_its_directory_running_and_stopped(
             assert found["data_directory"] == str(data_dir)
             assert found["topics"] == 1
             assert found["wrong"] == []
+            assert found["clock"] == "real"
             assert found["bytes"]["journal"] > 0
         assert main(["status"]) == 0
         text = capfd.readouterr().out
         assert text.startswith("a broker runs (4.0.7-geminga-")
         assert text.endswith("nothing is wrong\n")
+        assert "clock" not in text
     monkeypatch.delenv("GEMINGA_URL")
     assert main(["status", "--data-dir", str(data_dir)]) == 3
     text = capfd.readouterr().out
@@ -61,6 +64,26 @@ def test_overdue_is_told_from_not_yet_due(
         capfd.readouterr()
         assert main(["status"]) == 0
         assert "3 entries, 3 of them delayed and 2 of these overdue\n" in capfd.readouterr().out
+
+
+def test_a_virtual_clock_is_told_and_how_far_it_is_ahead(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with BrokerProcess(tmp_path / "data", arguments=["--clock", "virtual"]) as broker:
+        monkeypatch.setenv("GEMINGA_URL", broker.endpoints.web_url)
+        assert main(["status"]) == 0
+        shown = r"^clock +virtual, shows \S+Z, not ahead of the machine's$"
+        assert re.search(shown, capfd.readouterr().out, re.M)
+        assert main(["clock", "to", "2099-12-24T18:00Z"]) == 0
+        capfd.readouterr()
+        assert main(["status"]) == 0
+        shown = r"^clock +virtual, shows 2099-12-24T18:00:\S+Z, \d+d \d+h ahead of the machine's"
+        assert re.search(shown, capfd.readouterr().out, re.M)
+        assert main(["status", "--json"]) == 0
+        found = json.loads(capfd.readouterr().out)
+        assert found["clock"] == "virtual"
+        assert found["clock_ms"] >= 4_101_818_400_000
+        assert found["clock_ahead_ms"] > 0
 
 
 def test_what_is_wrong_is_told_and_is_no_success(
