@@ -70,6 +70,36 @@ def test_a_mistyped_address_is_one_line(
 
 
 @pytest.mark.parametrize(
+    "command",
+    [
+        ("topics", "list"),
+        ("clock", "now"),
+        ("delayed", "summary", "t", "-s", "s"),
+        ("memory",),
+        ("top", "--json"),
+        ("status",),
+        ("produce", "t", "-m", "x"),
+    ],
+    ids=" ".join,
+)
+def test_an_address_of_another_scheme_is_told_with_the_right_one(
+    command: Sequence[str], broker_url: str, web_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    binary, web = (url.partition("://")[2] for url in (broker_url, web_url))
+    for given, told in (
+        (f"http://{binary}", f"this port speaks Pulsar's binary protocol; write pulsar://{binary}"),
+        (f"https://{binary}", f"this port speaks Pulsar's binary protocol; write pulsar://{binary}"),
+        (f"https://{web}", f"this port has no TLS; write http://{web}"),
+        (f"pulsar://{web}", f"this port speaks HTTP; write http://{web}"),
+    ):
+        if given.startswith("pulsar://") and command[0] == "produce":
+            continue
+        assert main([*command, "--url", given]) == 1
+        said = capsys.readouterr()
+        assert f"{given}: {told}\n" in (said.out + said.err)
+
+
+@pytest.mark.parametrize(
     "command", [("topics", "list"), ("delayed", "summary", "t"), ("events",), ("brokers", "namespaces", "c")]
 )
 @pytest.mark.parametrize("flag", [("--url", "http://127.0.0.2:1"), ("--admin-url=http://127.0.0.2:1",)])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
 from geminga.cli.arguments.options import WEB_URL_VARIABLE
-from geminga.cli.client.addresses import start_one, web_url
+from geminga.cli.client.addresses import start_one, web_url, wrong_scheme
 from geminga.cli.client.errors import ClientError
 from geminga.client import admin
 from geminga.config.operator_token import operator_headers
@@ -122,6 +122,8 @@ def unreachable(url: str, error: Exception) -> str:
     reason = getattr(error, "reason", error)
     if isinstance(reason, ConnectionRefusedError):
         return f"{url}: nothing listens there; {start_one()}; --url or ${WEB_URL_VARIABLE} name another"
+    if wrong := wrong_scheme(url, error):
+        return f"{url}: {wrong}"
     if isinstance(reason, ConnectionError):
         return f"{url}: no HTTP server answers there; of a broker's binary port write pulsar://HOST:PORT"
     return f"{url}: {reason}"

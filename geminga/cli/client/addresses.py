@@ -18,6 +18,7 @@ from geminga.cli.client.errors import ClientError
 WEB_PORT = 8080
 SERVICE_PORT = 6650
 SECONDS_MAX = 5
+PROBE_SECONDS_MAX = 2
 COMMAND_VARIABLE = "GEMINGA_COMMAND"
 """What the user called to come here, if that was not `geminga`: `run.py` sets it."""
 _ANY_TOPIC = "/lookup/v2/topic/persistent/public/default/which-broker"
@@ -55,7 +56,7 @@ def service_url(url: str) -> str:
         if isinstance(found, str) and found.startswith("pulsar://"):
             return _seen_from_here(found.partition(",")[0], url)
     if _get(url, "/admin/v2/clusters") is None:
-        raise ClientError(f"{url}: no broker answers there; {start_one()}")
+        raise ClientError(f"{url}: {wrong_scheme(url) or f'no broker answers there; {start_one()}'}")
     raise ClientError(f"{url}: the broker does not tell its pulsar:// address; give it with --url")
 
 
@@ -76,10 +77,70 @@ def web_url(url: str) -> str:
         candidate = f"http://{shown}:{web_port}"
         if isinstance(_get(candidate, "/admin/v2/clusters"), list):
             return candidate
+    if _answers_http(f"http://{shown}:{port}"):
+        raise ClientError(f"{url}: this port speaks HTTP; write http://{shown}:{port}")
     raise ClientError(
         f"{url}: no admin API found beside it (tried port {WEB_PORT}); "
         f"give its http:// address with --url, or {start_one()}"
     )
+
+
+def wrong_scheme(url: str, error: Exception | None = None) -> str:
+    """What an http:// or https:// address should be, if its port answers to another one; else "". Asks the
+    port, unless the error that came of `url` has another cause.
+    """
+    from ssl import SSLError
+
+    reason = getattr(error, "reason", error)
+    if isinstance(reason, ConnectionRefusedError) or not isinstance(
+        reason, ConnectionError | SSLError | None
+    ):
+        return ""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError:
+        return ""
+    place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    if parts.scheme == "https" and _answers_http(f"http://{place}"):
+        return f"this port has no TLS; write http://{place}"
+    if _speaks_binary(host, port):
+        return f"this port speaks Pulsar's binary protocol; write pulsar://{place}"
+    return ""
+
+
+def _answers_http(url: str) -> bool:
+    from http.client import HTTPException
+    from urllib.error import HTTPError
+    from urllib.request import urlopen
+
+    try:
+        urlopen(f"{url}/admin/v2/clusters", timeout=PROBE_SECONDS_MAX).close()
+    except HTTPError:
+        return True
+    except (OSError, ValueError, HTTPException):
+        return False
+    return True
+
+
+def _speaks_binary(host: str, port: int) -> bool:
+    """Whether CONNECT is answered with a command, be it a refusal."""
+    import socket
+
+    from geminga import __version__
+    from geminga.client.session import Session
+
+    answer = b""
+    try:
+        with socket.create_connection((host, port), timeout=PROBE_SECONDS_MAX) as found:
+            found.sendall(Session().connect(f"geminga-cli-{__version__}"))
+            while len(answer) < 8 and (part := found.recv(1024)):
+                answer += part
+    except OSError:
+        return False
+    # A command without a payload: its length with that of its length, and its length.
+    sizes = int.from_bytes(answer[:4]), int.from_bytes(answer[4:8])
+    return len(answer) >= 8 and sizes[0] == sizes[1] + 4
 
 
 def _seen_from_here(found: str, url: str) -> str:

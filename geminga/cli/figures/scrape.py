@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from geminga.cli.client.addresses import start_one
+from geminga.cli.client.addresses import start_one, wrong_scheme
 from geminga.cli.client.errors import ClientError
 from geminga.clock import RealClock
 
@@ -77,7 +77,7 @@ def scrape(web_url: str) -> Scrape:
         hint = (
             f"nothing listens there; {start_one()}"
             if isinstance(reason, ConnectionRefusedError)
-            else str(reason)
+            else wrong_scheme(web_url, error) or str(reason)
         )
         raise ClientError(f"{web_url}: {hint}") from None
     return Scrape(began_s, clock.monotonic_s() - began_s, topics, broker)

@@ -20,6 +20,7 @@ from geminga.cli.client.addresses import (
     service_url,
     standalone,
     web_url,
+    wrong_scheme,
 )
 from geminga.cli.client.errors import ClientError
 from geminga.cli.figures.rows import rows
@@ -157,7 +158,7 @@ def _get(web: str, path: str) -> bytes:
         if error.code != 503:
             raise ClientError(f"{web}{path}: {error.code} {error.reason}") from None
     except (OSError, HTTPException) as error:
-        raise ClientError(f"{web}: {getattr(error, 'reason', error)}") from None
+        raise ClientError(f"{web}: {wrong_scheme(web, error) or getattr(error, 'reason', error)}") from None
     return body
 
 
