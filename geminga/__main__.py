@@ -1,8 +1,21 @@
-"""`python -m geminga`: the same as the `geminga` command."""
+"""`python -m geminga`, and the `geminga` command, which is the same."""
 
 import sys
 
-from geminga.cli.main import main
+EXIT_INTERRUPTED = 130
+"""As `cli.arguments.parser` has it, of which nothing is imported yet."""
+
+
+def start() -> int:
+    """Run the command line, and return its exit code."""
+    try:
+        # Here: a Ctrl-C comes within these imports, too.
+        from geminga.cli.main import main
+
+        return main()
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(start())

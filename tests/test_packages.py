@@ -93,6 +93,6 @@ def test_a_wheel_has_the_package_and_its_types_and_nothing_else(built: tuple[Pat
     assert sources | {"geminga/py.typed", "geminga/wire/geminga.proto"} <= set(modes)
     assert modes["geminga/pipeline/spark/java/bin/java"] == 0o755
     assert entry_points.split() == [
-        *("[console_scripts]", "geminga", "=", "geminga.cli.main:main"),
+        *("[console_scripts]", "geminga", "=", "geminga.__main__:start"),
         *("[pytest11]", "geminga", "=", "geminga.testing.plugin"),
     ]
