@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
+from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, EXIT_USAGE, Parser
 
 if TYPE_CHECKING:
     from geminga.cli.chaos.checking.history import History
@@ -45,8 +45,10 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
     flags = _parser(kind).parse_strictly(arguments)
     try:
         return _ACTIONS[flags.action](flags)
+    except InvalidScenario as error:
+        print(f"geminga chaos {flags.action}: {error}", file=sys.stderr)
+        return EXIT_USAGE
     except (
-        InvalidScenario,
         InvalidHistory,
         BrokerFailed,
         RequestFailed,
@@ -133,7 +135,7 @@ def _run(flags: Any) -> int:
     # Before the run, which may take minutes.
     for file in (flags.out, flags.history, flags.junit):
         if file is not None and not os.access(file.parent, os.W_OK):
-            raise InvalidScenario(f"{file.parent} cannot be written to: name another file")
+            raise OSError(f"{file.parent} cannot be written to: name another file")
     reports = []
     for seed in range(wanted.seed, wanted.seed + flags.repeat):
         one = wanted.with_seed(seed)

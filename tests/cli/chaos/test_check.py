@@ -512,7 +512,10 @@ def test_lateness_is_judged_by_what_the_machine_held_up(bound_ms: int, held_up_m
     found = story.finds()
     assert found.late_ms == [3, 700, 700]
     for name in ("late", "p99"):
-        assert found.verdict(Expect(**{name: Duration(bound_ms)})) == verdict  # type: ignore[arg-type]
+        expect = Expect(**{name: Duration(bound_ms)})  # type: ignore[arg-type]
+        assert found.verdict(expect) == verdict
+        advised = ["--slack 3" in text for text in found.untold(expect) + found.late(expect)]
+        assert advised == ([] if verdict == "passed" else [verdict == "not shown"])
 
 
 def test_silence_on_a_machine_without_time_shows_nothing() -> None:
@@ -526,6 +529,7 @@ def test_silence_on_a_machine_without_time_shows_nothing() -> None:
     story.probe(59_000, broker_waits_ms=1)
     found = story.check()
     assert found.verdict(Expect()) == "not shown"
+    assert "--slack 3" in found.not_shown[0]
     assert found.counts["lost"].count == 0
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from geminga.cli.arguments.parser import EXIT_OK
+from geminga.cli.arguments.parser import EXIT_OK, EXIT_USAGE
 from geminga.cli.chaos.chaos import EXIT_NOT_SHOWN, EXIT_WRONG
 from geminga.cli.chaos.shipped.scenarios import names
 from tests.chaos.promises.sizes import size_of
@@ -233,7 +233,7 @@ def test_what_cannot_be_run_is_said(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         check=False,
     )
-    assert done.returncode == 1
+    assert done.returncode == EXIT_USAGE
     assert done.stderr.startswith("geminga chaos run: bucket-los: No such file")
     assert list(tmp_path.iterdir()) == []
     away = tmp_path / "nowhere" / "report.html"

@@ -10,6 +10,7 @@ from geminga.cli.chaos.checking.scenario import Expect
 
 EXAMPLES_MAX: Final = 5
 Verdict = Literal["passed", "wrong", "late", "not shown"]
+ON_A_BUSY_MACHINE: Final = "a run with --slack 3 allows three times as long, for a busy machine"
 WRONG: Final = {
     "lost": "receipted, and never acknowledged by the end",
     "doubled": "came after their acknowledgement was confirmed",
@@ -106,7 +107,7 @@ class Findings(msgspec.Struct):
         """What the run could not tell: client or machine were too slow, or a part of it was missing."""
         return self.not_shown + [
             f"{text} {late_ms:,} ms late, expected {bound_ms:,} ms at most; the machine may have held up "
-            f"{late_ms - shown_ms:,} ms of that"
+            f"{late_ms - shown_ms:,} ms of that; {ON_A_BUSY_MACHINE}"
             for text, late_ms, shown_ms, bound_ms in self._bounds(expect)
             if shown_ms <= bound_ms < late_ms
         ]
