@@ -26,7 +26,7 @@ import trio
 
 from geminga import __version__
 from geminga.allocation import Collections, return_free_memory, share_one_arena
-from geminga.cli.arguments.data_directory import default_data_dir
+from geminga.cli.arguments.data_directory import default_data_dir, no_directory
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, EXIT_USAGE, STARTED_S, Parser
 from geminga.cli.broker_log import BrokerLog
 from geminga.cli.output_thread import Streams, streams_on_threads
@@ -171,6 +171,10 @@ def _run(flags: argparse.Namespace, streams: Streams, broker_log: BrokerLog) -> 
             f"geminga standalone: {data_dir}: the name is not UTF-8; choose another one with --data-dir",
             file=sys.stderr,
         )
+        return EXIT_DATA_DIRECTORY
+    if (in_the_way := no_directory(data_dir)) is not None:
+        reason = f"{in_the_way} is not a directory; name another data directory with --data-dir"
+        print(f"geminga standalone: {reason}", file=sys.stderr)
         return EXIT_DATA_DIRECTORY
     broker = _Broker(
         loaded.config,

@@ -78,6 +78,10 @@ def test_names_that_are_not_there(
     assert failed(capfd, "read", wrong, "--url", web_url).endswith(f"not exist; did you mean {whole}?")
     assert failed(capfd, "topics", "skip", topic, "-s", "biling", "-n", "1").endswith("did you mean billing?")
     assert failed(capfd, "topics", "skip", topic, "-s", "x", "-n", "1").endswith("; it has billing")
+    for verb in (("summary",), ("why", "1:1"), ("verify",)):
+        action = ("delayed", verb[0], topic, *verb[1:])
+        assert failed(capfd, *action, "-s", "biling").endswith("; did you mean billing?")
+        assert failed(capfd, *action, "-s", "zebra").endswith("; it has billing")
     assert failed(capfd, "topics", "list", "public/defualt").endswith("did you mean public/default?")
     assert failed(capfd, "tenants", "get", "pubilc").endswith("did you mean public?")
     # The common beginning of all names makes none of them near.

@@ -24,6 +24,7 @@ from geminga.cli.admin.delayed_text import (
     time_text,
     width_text,
 )
+from geminga.cli.arguments import guesses
 from geminga.cli.arguments.options import add_web_url, duration_ms, positive, time_ms
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
 from geminga.cli.client.addresses import web_url
@@ -47,6 +48,11 @@ DAMAGED_QUIETLY = "the broker does not know yet: 'geminga delayed verify' has it
 
 class Refused(Exception):
     """What the broker answered, or that it did not."""
+
+    def __init__(self, reason: str, status: str = "") -> None:
+        """`status` as of `RequestFailed`."""
+        super().__init__(reason)
+        self.status = status
 
 
 def run(kind: type[Parser], arguments: Sequence[str]) -> int:
@@ -110,7 +116,8 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
             flags = argparse.Namespace(**{**vars(flags), "subscription": _only_subscription(flags)})
         return _ACTIONS.get(flags.action, _damage)(flags)
     except (Refused, RequestFailed, InvalidName, ValueError) as error:
-        print(f"geminga delayed {flags.action}: {error}", file=sys.stderr)
+        hint = _subscriptions_hint(flags) if getattr(error, "status", "").startswith("404") else ""
+        print(f"geminga delayed {flags.action}: {error}{hint}", file=sys.stderr)
         return EXIT_FAILED
 
 
@@ -141,10 +148,23 @@ def _ask(
         with urlopen(request, timeout=SECONDS_MAX) as response:
             answer = response.read()
     except HTTPError as error:
-        raise Refused(_reason(error.read()) or str(error)) from None
+        raise Refused(_reason(error.read()) or str(error), f"{error.code} {error.reason}") from None
     except (URLError, OSError) as error:
         raise Refused(unreachable(flags.url, error)) from None
     return json.loads(answer) if answer else None
+
+
+def _subscriptions_hint(flags: argparse.Namespace) -> str:
+    """What the topic has instead; "": it has the one that was asked for, or is not there."""
+    if flags.topic is None or flags.subscription is None:
+        return ""
+    try:
+        found: list[str] = Admin(flags.url).call("GET", f"{topic_path(flags.topic)}/subscriptions")
+    except RequestFailed:
+        return ""
+    if flags.subscription in found:
+        return ""
+    return guesses.name(flags.subscription, found) or f"; it has {', '.join(sorted(found)) or 'none'}"
 
 
 def _reason(answer: bytes) -> str:

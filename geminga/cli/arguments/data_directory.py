@@ -1,4 +1,4 @@
-"""The default data directory."""
+"""The default data directory, and what cannot be one."""
 
 from __future__ import annotations
 
@@ -16,3 +16,11 @@ def default_data_dir() -> str:
     given = os.environ.get("XDG_DATA_HOME", "")
     # The specification says to ignore a relative path.
     return os.path.join(given if os.path.isabs(given) else os.path.join(home, ".local", "share"), "geminga")
+
+
+def no_directory(path: str) -> str | None:
+    """What is at `path`, or above it, and is neither a directory nor a link to one; None: nothing is."""
+    path = os.path.abspath(path)
+    while not os.path.lexists(path) and path != os.path.dirname(path):
+        path = os.path.dirname(path)
+    return None if os.path.isdir(path) else path

@@ -71,8 +71,11 @@ class Parser(argparse.ArgumentParser):
         flags = [flag for flag in self._option_string_actions if flag.startswith("--")]
         texts = []
         for given in unknown:
-            near = difflib.get_close_matches(given.partition("=")[0], flags, n=1)
-            if given.startswith("-") and (other := self._taken_by(given.partition("=")[0])):
+            name = given.partition("=")[0]
+            # A word of a flag is meant for it, however unlike the two are: --at, of --deliver-at.
+            near = [flag for flag in flags if name.strip("-") in flag.strip("-").split("-")[1:]]
+            near = near if len(near) == 1 else difflib.get_close_matches(name, flags, n=1)
+            if given.startswith("-") and (other := self._taken_by(name)):
                 texts.append(f"unknown flag {given} ('{other}' takes it)")
             elif given.startswith("-"):
                 texts.append(f"unknown flag {given}" + (f" (did you mean {near[0]}?)" if near else ""))

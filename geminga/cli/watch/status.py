@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from geminga.cli.arguments.access import reading_advice
-from geminga.cli.arguments.data_directory import default_data_dir
+from geminga.cli.arguments.data_directory import default_data_dir, no_directory
 from geminga.cli.arguments.options import DEFAULT_WEB_URL, counted, default_web_url
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
 from geminga.cli.client.addresses import (
@@ -175,6 +175,9 @@ def _tell_place(found: dict[str, Any], place: places.Place) -> None:
         found["files"] = place.files
     found["file_system_bytes"], found["free_bytes"] = place.file_system_bytes, place.free_bytes
     wrong: list[str] = found["wrong"]
+    if (in_the_way := no_directory(place.path)) is not None:
+        found["not_a_directory"] = in_the_way
+        wrong.append(f"{in_the_way} is not a directory; name another data directory with --data-dir")
     if place.exists and not place.is_data_directory and place.files:
         wrong.append(f"{place.path} has files but is no data directory of Geminga")
     if place.refusal is not None:
@@ -283,7 +286,8 @@ def described(found: dict[str, Any]) -> list[str]:
         lines.append("whether a broker runs cannot be told")
     else:
         where = f"; nothing listens at {found['asked_url']}" if "asked_url" in found else ""
-        lines.append(f"no broker runs{where}; start one: {found.get('start_with') or standalone()}")
+        advice = f"; start one: {found.get('start_with') or standalone()}"
+        lines.append(f"no broker runs{where}{'' if 'not_a_directory' in found else advice}")
     known: list[tuple[str, str]] = []
     if "service_url" in found:
         known += [("clients", found["service_url"]), ("admin API", found["web_url"])]
@@ -350,8 +354,12 @@ def _traffic(found: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
+def _missing_text(found: dict[str, Any]) -> str:
+    return " (not a directory)" if "not_a_directory" in found else " (not there yet)"
+
+
 def _places(found: dict[str, Any]) -> list[tuple[str, str]]:
-    known = [("data", found["data_directory"] + ("" if found["exists"] else " (not there yet)"))]
+    known = [("data", found["data_directory"] + ("" if found["exists"] else _missing_text(found)))]
     if found["exists"]:
         sizes = found["bytes"]
         parts = ", ".join(f"{part} {bytes_text(size)}" for part, size in sizes.items() if size)

@@ -120,6 +120,7 @@ def test_perf_keeps_a_rate_and_reports_while_it_runs(geminga: Geminga, topic: st
         (["produce", "t", "-m", "x", "--delay", "soon"], 2, "expected a duration"),
         (["produce", "t", "-m", "x", "-p", "novalue"], 2, "expected key=value"),
         (["produce", "t", "-m", "x", "--coutn", "2"], 2, "did you mean --count?"),
+        (["produce", "t", "-m", "x", "--at", "noon"], 2, "unknown flag --at (did you mean --deliver-at?)"),
         (["consume", "t"], 2, "give the name of a subscription with -s"),
         (["consume", "t", "-s", "s", "--type", "any"], 2, "invalid choice"),
         (["perf", "fly"], 2, "invalid choice"),

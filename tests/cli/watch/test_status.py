@@ -92,6 +92,12 @@ def test_what_is_wrong_is_told_and_is_no_success(
     (tmp_path / "notes.txt").write_text("x")
     assert main(["status", "--data-dir", str(tmp_path)]) == 1
     assert "has files but is no data directory of Geminga" in capfd.readouterr().out
+    for path in (tmp_path / "notes.txt", tmp_path / "notes.txt" / "data"):
+        assert main(["status", "--data-dir", str(path)]) == 1
+        first, data, _, wrong = capfd.readouterr().out.splitlines()
+        assert (first, data) == ("no broker runs", f"data  {path} (not a directory)")
+        advice = "is not a directory; name another data directory with --data-dir"
+        assert wrong == f"wrong: {tmp_path / 'notes.txt'} {advice}"
     assert main(["status", "--url", "http://nowhere.invalid:1"]) == 1
     assert capfd.readouterr().out.startswith("whether a broker runs cannot be told\n")
     monkeypatch.setattr(places, "FULL", 0.0)
