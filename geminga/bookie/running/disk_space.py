@@ -23,29 +23,34 @@ the databases are files. A start needs about 50 of them.
 
 def refusal(free_bytes: int, total_bytes: int, settings: BookieSettings, *, read_only: bool) -> str:
     """Why nothing should be written; "" if there is enough space. A read-only bookie needs more space to
-    become writable, so that the state does not flicker.
+    become writable, so that the state does not flicker; the text names what it needs then.
     """
     # BookKeeper's low-water mark: with one threshold each deleted file would let a few entries in and close
     # again.
-    usage_max = settings.disk_usage_lwm_threshold if read_only else settings.disk_usage_threshold
-    free_min = settings.disk_free_bytes_min * (3 if read_only else 2) // 2
+    again_usage, again_bytes = settings.disk_usage_lwm_threshold, settings.disk_free_bytes_min * 3 // 2
+    usage_max = again_usage if read_only else settings.disk_usage_threshold
+    free_min = again_bytes if read_only else settings.disk_free_bytes_min
     usage = 1 - free_bytes / total_bytes if total_bytes else 1.0
     # Absolute space counts first: a share alone says nothing about whether the write cache still fits.
     if free_bytes < free_min:
-        again = " to take entries again" if read_only else ""
-        return f"{free_bytes >> 20} MiB are free, {free_min >> 20} MiB are needed{again}"
+        less = "" if read_only else f", less than {free_min >> 20} MiB"
+        again = f"entries are taken again with {again_bytes >> 20} MiB"
+        return f"{free_bytes >> 20} MiB are free{less}; {again}"
     if usage > usage_max and free_bytes < settings.disk_free_bytes_enough:
-        return f"it is {usage:.1%} full, more than {usage_max:.1%}"
+        more = "" if read_only else f", more than {usage_max:.1%}"
+        enough = f"{settings.disk_free_bytes_enough >> 20} MiB free"
+        return f"it is {usage:.1%} full{more}; entries are taken again at {again_usage:.1%}, or with {enough}"
     return ""
 
 
 def inode_refusal(free_inodes: int | None, *, read_only: bool) -> str:
     """As `refusal`, for the number of files that can still be made; None: the file system has no limit."""
-    inodes_min = FREE_INODES_MIN * (3 if read_only else 2) // 2
+    again_inodes = FREE_INODES_MIN * 3 // 2
+    inodes_min = again_inodes if read_only else FREE_INODES_MIN
     if free_inodes is None or free_inodes >= inodes_min:
         return ""
-    again = " to take entries again" if read_only else ""
-    return f"{free_inodes} inodes are free, {inodes_min} are needed{again}"
+    less = "" if read_only else f", fewer than {inodes_min}"
+    return f"{free_inodes} inodes are free{less}; entries are taken again with {again_inodes}"
 
 
 def flush_refusal(free_bytes: int, wanted_bytes: int, settings: BookieSettings) -> str:

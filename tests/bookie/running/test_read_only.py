@@ -42,15 +42,24 @@ def test_the_high_and_the_low_water_mark() -> None:
 def test_a_large_disk_has_enough_free_however_full_it_is() -> None:
     settings = BookieSettings()
     assert not refusal(5 * GIB, 1000 * GIB, settings, read_only=False)
-    assert refusal(3 * GIB, 1000 * GIB, settings, read_only=False) == "it is 99.7% full, more than 95.0%"
+    assert refusal(3 * GIB, 1000 * GIB, settings, read_only=False) == (
+        "it is 99.7% full, more than 95.0%; entries are taken again at 90.0%, or with 4096 MiB free"
+    )
+    assert refusal(3 * GIB, 32 * GIB, settings, read_only=True) == (
+        "it is 90.6% full; entries are taken again at 90.0%, or with 4096 MiB free"
+    )
+    assert not refusal(4 * GIB, 1000 * GIB, settings, read_only=True)
+    assert not refusal(3 * GIB, 29 * GIB, settings, read_only=True)
 
 
 def test_a_little_must_be_free_whatever_the_share() -> None:
     settings = BookieSettings(disk_usage_threshold=1.0, disk_usage_lwm_threshold=1.0)
-    assert refusal(127 * MIB, GIB, settings, read_only=False) == "127 MiB are free, 128 MiB are needed"
+    assert refusal(127 * MIB, GIB, settings, read_only=False) == (
+        "127 MiB are free, less than 128 MiB; entries are taken again with 192 MiB"
+    )
     assert not refusal(129 * MIB, GIB, settings, read_only=False)
     assert refusal(129 * MIB, GIB, settings, read_only=True) == (
-        "129 MiB are free, 192 MiB are needed to take entries again"
+        "129 MiB are free; entries are taken again with 192 MiB"
     )
     assert not refusal(193 * MIB, GIB, settings, read_only=True)
 
@@ -313,7 +322,7 @@ async def test_a_fast_writer_does_not_reach_the_reserve_between_two_looks() -> N
         nursery.cancel_scope.cancel()
     disk.crash("keep")
     again = await Bookie.open(disk, index.crash(None), "data", NARROW, threaded=False)
-    assert "are needed" in again.read_only
+    assert "entries are taken again with" in again.read_only
     found: list[bytes] = []
     while len(found) <= last:
         found += await again.read(1, len(found), last, bytes_max=MIB)
@@ -372,10 +381,12 @@ async def test_the_disk_of_the_metadata_counts_too() -> None:
 
 
 def test_few_inodes_make_it_read_only() -> None:
-    assert inode_refusal(FREE_INODES_MIN - 1, read_only=False) == "127 inodes are free, 128 are needed"
+    assert inode_refusal(FREE_INODES_MIN - 1, read_only=False) == (
+        "127 inodes are free, fewer than 128; entries are taken again with 192"
+    )
     assert not inode_refusal(FREE_INODES_MIN, read_only=False)
     assert inode_refusal(FREE_INODES_MIN, read_only=True) == (
-        "128 inodes are free, 192 are needed to take entries again"
+        "128 inodes are free; entries are taken again with 192"
     )
     assert not inode_refusal(None, read_only=False), "btrfs has no limit"
 
