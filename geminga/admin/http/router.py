@@ -7,7 +7,7 @@ its segment.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote
 
@@ -23,6 +23,8 @@ JSON_COMMAS_MAX = 50_000
 largest schema has fewer.
 """
 QUERY_FIELDS_MAX = 64
+WORD_MAX = 100
+"""Characters of a path's word that an answer repeats."""
 
 
 class BadRequest(PeerError):
@@ -34,7 +36,7 @@ class NotFound(PeerError):
 
 
 class NotServed(PeerError):
-    """A path of Pulsar's API, or one that looks like it, that this broker has no route for.
+    """A path below a word of Pulsar's API that this broker has no route for.
 
     Not a 404: Pulsar's clients take that as "no such object", or as the end of what they read.
     """
@@ -42,7 +44,21 @@ class NotServed(PeerError):
     http_status = 501
 
 
-API_PREFIXES = (["admin", "v2"], ["admin", "v3"], ["lookup"])
+class NoSuchResource(NotFound):
+    """A path of the API with a word that Pulsar does not have either."""
+
+
+API_WORDS = {
+    ("admin", "v2"): (
+        *("bookies", "broker-stats", "brokers", "clusters", "functions", "namespaces", "non-persistent"),
+        *("persistent", "proxy-stats", "resource-quotas", "resourcegroups", "schemas", "tenants", "worker"),
+        "worker-stats",
+    ),
+    ("admin", "v3"): ("functions", "packages", "sink", "sinks", "source", "sources", "transactions"),
+    ("lookup", "v2"): ("destination", "topic"),
+    ("topics",): ("non-persistent", "persistent"),
+}
+"""What stands behind these beginnings of a path in Pulsar, also of versions before 4.0 and of its proxy."""
 
 
 class MethodNotAllowed(PeerError):
@@ -267,7 +283,7 @@ class Router:
         try:
             handler, request.parameters = self.find(request.method, request.segments)
             return await (self._joined(handler, request) if handler in self._joining else handler(request))
-        except (NotServed, MethodNotAllowed) as error:
+        except (NotServed, NoSuchResource, MethodNotAllowed) as error:
             self.unserved.count(request.method, request.segments, error.http_status)
             raise
 
@@ -308,10 +324,22 @@ class Router:
 
 
 def _no_route(method: str, segments: list[str]) -> PeerError:
-    if any(segments[: len(prefix)] == prefix for prefix in API_PREFIXES):
-        path = "/".join(quote(segment, safe="") for segment in segments)
-        return NotServed(f"{method} /{path} is not served by Geminga")
+    for prefix, words in API_WORDS.items():
+        if tuple(segments[: len(prefix)]) == prefix:
+            word = next(iter(segments[len(prefix) :]), "")
+            if word not in words:
+                return NoSuchResource(_no_such_word("/".join(prefix), word, words))
+            path = "/".join(quote(segment, safe="") for segment in segments)
+            return NotServed(f"{method} /{path} is not served by Geminga")
     return NotFound("Not Found")
+
+
+def _no_such_word(prefix: str, word: str, words: Sequence[str]) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(word[:WORD_MAX], words, n=1)
+    hint = f"; did you mean /{prefix}/{near[0]}?" if near else ""
+    return f"Pulsar's API has no /{prefix}/{quote(word[:WORD_MAX], safe='')}{hint}"
 
 
 def _walk(node: _Node, segments: list[str], depth: int, method: str | None) -> tuple[_Node, list[str]] | None:

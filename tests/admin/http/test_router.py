@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from geminga.admin.http.router import (
+    API_WORDS,
     BadRequest,
     MethodNotAllowed,
     NotFound,
@@ -81,7 +84,8 @@ async def test_not_found(router: Router, target: str) -> None:
         ("GET", "/admin/v2/persistent/t/n/x/subscription/s/position/1"),
         ("HEAD", "/admin/v3/functions"),
         ("POST", "/lookup/v2/destination/a%2Fb"),
-        ("OPTIONS", "/admin/v2/nope"),
+        ("OPTIONS", "/admin/v2/tenants/t/nope/nope"),
+        ("POST", "/topics/persistent/public/default/t"),
     ],
 )
 async def test_what_is_pulsars_and_has_no_route_is_not_taken_for_a_missing_object(
@@ -91,6 +95,32 @@ async def test_what_is_pulsars_and_has_no_route_is_not_taken_for_a_missing_objec
         await answer(router, method, target + "?x=1")
     assert str(caught.value) == f"{method} {target} is not served by Geminga"
     assert caught.value.http_status == 501
+
+
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [
+        ("/admin/v2/persistant/t/n", "/admin/v2/persistant; did you mean /admin/v2/persistent?"),
+        ("/admin/v2/zebra%2Fx", "/admin/v2/zebra%2Fx"),
+        ("/admin/v3/function/t/n", "/admin/v3/function; did you mean /admin/v3/functions?"),
+        ("/admin/v2", "/admin/v2/"),
+        ("/lookup/v2/" + "t" * 500, "/lookup/v2/" + "t" * 100),
+    ],
+)
+async def test_a_word_that_pulsar_does_not_have_is_not_found(router: Router, target: str, told: str) -> None:
+    with pytest.raises(NotFound) as caught:
+        await answer(router, "GET", target)
+    assert str(caught.value) == f"Pulsar's API has no {told}"
+    assert [row["status"] for row in router.unserved.rows()] == [404]
+
+
+def test_every_route_of_a_real_pulsar_begins_with_a_known_word() -> None:
+    rows = (Path(__file__).parents[2] / "oracle" / "routes.tsv").read_text().splitlines()[1:]
+    paths = [row.split("\t")[2].strip("/").split("/") for row in rows]
+    begins = {(*prefix, word) for prefix, words in API_WORDS.items() for word in words}
+    assert {path[0] for path in paths} == {prefix[0] for prefix in API_WORDS}
+    unknown = [path for path in paths if not any(tuple(path[: len(one)]) == one for one in begins)]
+    assert unknown == []
 
 
 async def test_the_root_can_have_a_handler(router: Router) -> None:

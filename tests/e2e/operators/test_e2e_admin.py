@@ -98,9 +98,13 @@ def test_unknown_paths(admin: Admin) -> None:
     assert admin.get("/no/such/thing").status == 404
 
 
-@pytest.mark.parametrize("path", [f"{V2}/no-such-thing", f"{V2}/brokers/no/such/thing/at/all"])
-def test_what_is_not_served_of_the_api(admin: Admin, path: str) -> None:
-    refused(admin.get(path), 501)
+def test_what_is_not_served_of_the_api(admin: Admin) -> None:
+    refused(admin.get(f"{V2}/brokers/no/such/thing/at/all"), 501)
+
+
+def test_what_pulsars_api_has_not_either(admin: Admin) -> None:
+    for word in ("no-such-thing", "persistant/public/default"):
+        assert admin.get(f"{V2}/{word}").status == 404
 
 
 def test_unknown_methods(admin: Admin) -> None:
