@@ -1,9 +1,9 @@
-"""Ledgers that no topic and no cursor names: what a crash between two steps can leave behind.
+"""Ledgers that no topic and no cursor names: what a stop or a crash between two steps can leave behind.
 
-Creating and deleting go through several synced steps, in an order that never leaves a record naming a ledger
-that is gone. The price is that a crash may leave a ledger (or only its record) that nothing names. They hold
-nothing that was acknowledged, or only what was deleted, and are swept once at each start, before topics are
-opened.
+Creating and deleting go through several synced steps, in an order that never leaves a record naming a
+ledger that is gone. The price is that a crash, or an orderly stop, which does not wait for all deletions
+that are under way, may leave a ledger (or only its record) that nothing names. They hold nothing that was
+acknowledged, or only what was deleted, and are swept once at each start, before topics are opened.
 """
 
 from __future__ import annotations
@@ -181,5 +181,9 @@ async def sweep_orphan_ledgers(
         # The record last: while it is there, a sweep that was cut short finds the ledger again.
         await metadata.delete(records.ledger_path(ledger_id))
     if orphans:
-        log.info("deleted ledgers that a crash had left behind (%d): %s", len(orphans), orphans[:20])
+        log.info(
+            "deleted ledgers that no topic names, left by a stop or a crash (%d): %s",
+            len(orphans),
+            orphans[:20],
+        )
     return orphans

@@ -307,6 +307,29 @@ async def test_trim_without_cursors_leaves_the_newest_ledger_only(rooms, publish
         assert await ledger.life.trim() == 0
 
 
+async def test_an_orderly_stop_between_deletions_leaves_ledgers_for_the_next_start(
+    rooms, publish, monkeypatch
+):
+    async with rooms() as r:
+        ledger = await r.open(ROLL_AT_10)
+        await publish(ledger, bodies(35))
+        with trio.CancelScope() as stop, monkeypatch.context() as patch:
+            delete = type(ledger.storage).delete_ledger
+
+            async def delete_and_stop(storage, ledger_id):
+                await delete(storage, ledger_id)
+                stop.cancel()
+
+            patch.setattr(type(ledger.storage), "delete_ledger", delete_and_stop)
+            await ledger.life.trim()
+        assert stop.cancelled_caught
+        assert [info.closed_ms for info in ledger.ledgers] == [0]
+    async with rooms() as r:
+        left = find_orphan_ledgers(r.metadata)
+        assert len(left) == 2
+        assert await sweep_orphan_ledgers(r.bookie, r.metadata) == left
+
+
 async def test_retention_holds_consumed_ledgers_back(rooms, publish, clock):
     async with rooms() as r:
         ledger = await r.open(ROLL_AT_10)
@@ -419,7 +442,7 @@ async def test_bucket_ledgers_go_with_whatever_names_them(rooms):
         assert left() == {theirs, *(info.ledger_id for info in other.ledgers)}
 
 
-async def test_ledgers_that_nobody_names_are_swept_at_a_start(rooms, publish):
+async def test_ledgers_that_nobody_names_are_swept_at_a_start(rooms, publish, caplog):
     async with rooms(crash=True) as r:
         ledger = await r.open()
         positions = await publish(ledger, bodies(3))
@@ -438,7 +461,10 @@ async def test_ledgers_that_nobody_names_are_swept_at_a_start(rooms, publish):
         await ledger.life.swap_properties({"#pulsar.internal.delayed.bucket_1_1": str(ours)}, {})
     async with rooms() as r:
         assert find_orphan_ledgers(r.metadata) == [lost, bucket]
-        assert await sweep_orphan_ledgers(r.bookie, r.metadata) == [lost, bucket]
+        with caplog.at_level("INFO", "geminga.managed_ledger"):
+            assert await sweep_orphan_ledgers(r.bookie, r.metadata) == [lost, bucket]
+        told = "deleted ledgers that no topic names, left by a stop or a crash (2): "
+        assert caplog.messages[-1] == f"{told}[{lost}, {bucket}]"
         assert find_orphan_ledgers(r.metadata) == []
         ledger = await r.open()
         assert ledger.last_position() == positions[-1]
