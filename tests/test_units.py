@@ -295,6 +295,24 @@ def test_a_moment_without_a_date_is_shown_as_its_number() -> None:
     assert time_text(MS_MAX) == str(MS_MAX)
 
 
+def test_each_way_to_show_a_moment_has_a_name_of_its_own() -> None:
+    """Pages, delayed messages and Java's instants have formats that `time_ms` does not read."""
+    names = ("time_text", "page_time_text", "due_text", "instant_text")
+    found = [
+        (node.name, path.relative_to(PACKAGE).as_posix())
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef) and node.name in names
+    ]
+    assert dict(found) == {
+        "time_text": "units.py",
+        "page_time_text": "admin/front/markup.py",
+        "due_text": "cli/admin/delayed_text.py",
+        "instant_text": "admin/statistics/stats_json.py",
+    }
+    assert len(found) == len(names)
+
+
 def test_no_other_module_reads_units() -> None:
     """No table of units beside this one, and no other parser of moments; values of columns are data."""
     tables = {}

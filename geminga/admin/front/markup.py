@@ -176,7 +176,7 @@ def span_text(span_ms: float) -> str:
     return f"{span_ms:.0f} ms"
 
 
-def time_text(at_ms: int) -> str:
+def page_time_text(at_ms: int) -> str:
     """`2026-11-26 20:11:36Z`; beyond the year 9999 the number itself."""
     try:
         return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%SZ}"

@@ -19,6 +19,7 @@ from geminga.admin.front.markup import (
     facts,
     messages_text,
     note,
+    page_time_text,
     printable,
     rate_text,
     row_html,
@@ -27,7 +28,6 @@ from geminga.admin.front.markup import (
     span_text,
     subscription_name,
     table,
-    time_text,
     topic_link,
 )
 from geminga.admin.front.overview import EVENT_KINDS, DelayedRow, DueTimes, Kept, Overview
@@ -144,7 +144,7 @@ def _facts(found: Overview, *, for_operator: bool) -> str:
             if disk.fullest_directory != disk.data_directory:
                 pairs.append(("fullest disk", printable(disk.fullest_directory)))
     clock = "virtual clock" if found.clock_is_virtual else "figures of"
-    pairs.append((clock, time_text(found.at_ms)))
+    pairs.append((clock, page_time_text(found.at_ms)))
     return facts(pairs)
 
 
@@ -358,7 +358,7 @@ def _events(events: Sequence[Event], *, for_operator: bool) -> str:
 
 def _count(name: str, number: int) -> str:
     if name.endswith("_ms"):
-        return f"{escape(name.removesuffix('_ms'))} {time_text(number)}"
+        return f"{escape(name.removesuffix('_ms'))} {page_time_text(number)}"
     return f"{escape(name.replace('_', ' '))} {number:,}"
 
 
@@ -380,7 +380,7 @@ def _event(event: Event) -> str:
     kind = KINDS.get(event.kind)
     words = f" {escape(kind.text)}" if kind is not None else ""
     details = f"<br><small>{'; '.join(about)}</small>" if about else ""
-    when = f'<time class="note">{time_text(event.time_ms)}</time>'
+    when = f'<time class="note">{page_time_text(event.time_ms)}</time>'
     return f"{when} <b>{escape(event.kind)}</b>{words}{details}"
 
 

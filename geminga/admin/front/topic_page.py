@@ -17,12 +17,12 @@ from geminga.admin.front.markup import (
     document,
     facts,
     note,
+    page_time_text,
     rate_text,
     section,
     short,
     shown,
     table,
-    time_text,
     topic_link,
     topic_path,
 )
@@ -78,7 +78,7 @@ def _facts(look: TopicLook, figures: TopicStatistics) -> str:
             ("stored", bytes_text(figures.storage_size)),
             ("subscriptions", count_text(len(figures.subscriptions))),
             ("producers", count_text(len(figures.publishers))),
-            ("figures of", time_text(look.at_ms)),
+            ("figures of", page_time_text(look.at_ms)),
         )
     )
 
@@ -126,7 +126,7 @@ def _detail(number: int, one: SubscriptionLook) -> str:
                     count_text(consumer.available_permits),
                     count_text(consumer.unacked_messages),
                     rate_text(consumer.msg_rate_out),
-                    time_text(consumer.connected_since),
+                    page_time_text(consumer.connected_since),
                 ),
             )
             for place, consumer in enumerate(consumers[:CLIENTS_MAX])
@@ -151,7 +151,7 @@ def _buckets(one: SubscriptionLook) -> str:
         ("on disk", bytes_text(delayed.bucket_bytes)),
     ]
     if delayed.next_due_ms is not None:
-        at = time_text(delayed.next_due_ms)
+        at = page_time_text(delayed.next_due_ms)
         pairs.append(("next due", f"now, since {at} or before" if delayed.due else at))
     columns = ("part", "state", "in ledger", "wait", "not read", "bytes", "first due", "last due")
     rows = (_bucket_row(number, bucket) for number, bucket in enumerate(one.buckets))
@@ -181,7 +181,7 @@ def _bucket_row(number: int, bucket: BucketInfo) -> Row:
             count_text(bucket.messages),
             count_text(bucket.not_read),
             bytes_text(bucket.bytes),
-            *("-" if at_ms is None else time_text(at_ms) for at_ms in times),
+            *("-" if at_ms is None else page_time_text(at_ms) for at_ms in times),
         ),
     )
 
@@ -194,7 +194,7 @@ def _producers(figures: TopicStatistics) -> str:
         Row(
             str(place),
             shown(one.producer_name),
-            (one.address, rate_text(one.msg_rate_in), time_text(one.connected_since)),
+            (one.address, rate_text(one.msg_rate_in), page_time_text(one.connected_since)),
         )
         for place, one in enumerate(figures.publishers[:CLIENTS_MAX])
     )

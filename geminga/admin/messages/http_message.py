@@ -12,7 +12,7 @@ from base64 import b64encode
 from typing import Any, Final, NamedTuple
 
 from geminga.admin.messages.inflate import inflated
-from geminga.admin.statistics.stats_json import time_text
+from geminga.admin.statistics.stats_json import instant_text
 from geminga.errors import ProtocolError
 from geminga.limits import KIB
 from geminga.position import Position
@@ -134,10 +134,10 @@ def _properties(metadata: pb.MessageMetadata) -> str:
 def _time(time_ms: int) -> str:
     """A producer may send any number; Java's and Python's calendars go to different ends."""
     try:
-        return time_text(time_ms)
+        return instant_text(time_ms)
     except (OverflowError, ValueError):
         cycles, rest_ms = divmod(time_ms, CALENDAR_CYCLE_MS)
-        text = time_text(rest_ms)
+        text = instant_text(rest_ms)
         year = int(text[:4]) + 400 * cycles
         return f"{year:+d}{text[4:]}" if year > YEAR_MAX else f"{year:0{4 + (year < 0)}d}{text[4:]}"
 

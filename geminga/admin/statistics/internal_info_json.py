@@ -7,7 +7,7 @@ from collections.abc import Generator
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from geminga.admin.statistics.stats_json import ROWS_MAX, time_text
+from geminga.admin.statistics.stats_json import ROWS_MAX, instant_text
 from geminga.managed_ledger.statistics import ManagedLedgerStatistics
 from geminga.position import Position
 
@@ -48,7 +48,7 @@ def internal_info_json(source: ManagedLedgerStatistics) -> Generator[int, None, 
     metadata store keeps no times of its own: shown are when the topic was made, and when its newest ledger,
     or a cursor's, was.
     """
-    created = time_text(source.created_ms)
+    created = instant_text(source.created_ms)
     ledgers, cursors = [], {}
     for ledger in source.ledgers:
         ledgers.append(
@@ -65,14 +65,14 @@ def internal_info_json(source: ManagedLedgerStatistics) -> Generator[int, None, 
         if cursor.durable:
             cursors[name] = Cursor(
                 creation_date=created,
-                modification_date=time_text(cursor.ledger_switched_ms or source.created_ms),
+                modification_date=instant_text(cursor.ledger_switched_ms or source.created_ms),
                 cursors_ledger_id=cursor.cursor_ledger_id,
                 mark_delete=_place(cursor.mark_delete),
             )
         yield 1
     return InternalInfo(
         creation_date=created,
-        modification_date=time_text(source.last_ledger_created_ms),
+        modification_date=instant_text(source.last_ledger_created_ms),
         ledgers=ledgers,
         terminated_position=UNSET if source.terminated is None else _place(source.terminated),
         cursors=cursors,

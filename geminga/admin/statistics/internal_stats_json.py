@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from geminga.admin.statistics.stats_json import PartitionedMetadata, time_text
+from geminga.admin.statistics.stats_json import PartitionedMetadata, instant_text
 from geminga.managed_ledger.cursor.statistics import CursorStatistics, ranges_text
 from geminga.managed_ledger.statistics import LedgerStatistics, ManagedLedgerStatistics
 from geminga.names import TopicName
@@ -102,7 +102,7 @@ def internal_stats_json(
         total_size=source.total_size_bytes,
         current_ledger_entries=source.current_ledger_entries,
         current_ledger_size=source.current_ledger_size_bytes,
-        last_ledger_created_timestamp=time_text(source.last_ledger_created_ms),
+        last_ledger_created_timestamp=instant_text(source.last_ledger_created_ms),
         waiting_cursors_count=waiting,
         pending_add_entries_count=source.pending_adds,
         last_confirmed_entry=str(source.last_confirmed),
@@ -154,7 +154,7 @@ def _cursor(
         cursor_ledger_last_entry=source.cursor_ledger_last_entry_id,
         individually_deleted_messages=ranges,
         geminga_ranges_left_out=source.ranges_left_out or msgspec.UNSET,
-        last_ledger_switch_timestamp=time_text(source.ledger_switched_ms),
+        last_ledger_switch_timestamp=instant_text(source.ledger_switched_ms),
         state="Open" if source.cursor_ledger_id >= 0 else "NoLedger",
         active=takes_more is not None,
         # Pulsar counts the place that is read next, too.

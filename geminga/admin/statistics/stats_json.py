@@ -359,8 +359,8 @@ def _add_subscription(into: dict[str, Subscription], name: str, source: Subscrip
             total.consumers.append(
                 Consumer(
                     consumer_name=consumer.consumer_name,
-                    last_acked_time=time_text(0),
-                    last_consumed_time=time_text(0),
+                    last_acked_time=instant_text(0),
+                    last_consumed_time=instant_text(0),
                     draining_hashes=consumer.draining_hashes,
                     key_hash_range_arrays=consumer.key_hash_range_arrays,
                 )
@@ -372,7 +372,7 @@ def _publisher(source: PublisherStatistics) -> Publisher:
     return _fill(
         Publisher,
         source,
-        connected_since=time_text(source.connected_since),
+        connected_since=instant_text(source.connected_since),
         address=_address(source.address),
         metadata=dict(source.metadata),
     )
@@ -392,11 +392,11 @@ def _consumer(source: Any, *, is_keyed: bool) -> Consumer:
     return _fill(
         Consumer,
         source,
-        connected_since=time_text(source.connected_since),
+        connected_since=instant_text(source.connected_since),
         address=_address(source.address),
         metadata=dict(source.metadata),
-        last_acked_time=time_text(source.last_acked_timestamp),
-        last_consumed_time=time_text(source.last_consumed_timestamp),
+        last_acked_time=instant_text(source.last_acked_timestamp),
+        last_consumed_time=instant_text(source.last_consumed_timestamp),
         key_hash_range_arrays=ranges or UNSET,
         key_hash_ranges=[f"[{first}, {last}]" for first, last in ranges] or UNSET,
         # Those of a Key_Shared subscription have the list, be it empty.
@@ -409,7 +409,7 @@ def _first(times_ms: Iterable[int]) -> int:
     return min((time_ms for time_ms in times_ms if time_ms > 0), default=0)
 
 
-def time_text(time_ms: int) -> str:
+def instant_text(time_ms: int) -> str:
     """ISO 8601 with milliseconds, as Java prints an instant: without the part that is zero."""
     text = datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     fraction = f"{time_ms % 1000:03d}".rstrip("0")

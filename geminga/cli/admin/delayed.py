@@ -17,11 +17,11 @@ from geminga.cli.admin.delayed_text import (
     bucket_lines,
     content_lines,
     content_message_lines,
+    due_text,
     histogram_lines,
     list_lines,
     precision_lines,
     summary_lines,
-    time_text,
     width_text,
 )
 from geminga.cli.arguments import guesses
@@ -208,7 +208,7 @@ def _list(flags: argparse.Namespace) -> int:
 def _why(flags: argparse.Namespace) -> int:
     ledger, _, entry = flags.message.partition(":")
     answer = _ask(flags, f"/why/{quote(ledger, safe='')}/{quote(entry, safe='')}")
-    until = f", until {time_text(answer['dueMs'])}" if answer["reason"] == "delayed" else ""
+    until = f", until {due_text(answer['dueMs'])}" if answer["reason"] == "delayed" else ""
     return _print(flags, answer, lambda found: print(found["text"] + until))
 
 
@@ -254,9 +254,9 @@ def _postpone(flags: argparse.Namespace) -> int:
         # Of the broker: its clock may be a virtual one.
         due_ms = Admin(flags.url).call("GET", "/geminga/clock")["now_ms"] + flags.wait_ms
     if due_ms > DUE_MS_MAX:
-        raise Refused(f"the latest time that a message can be given is {time_text(DUE_MS_MAX)}")
+        raise Refused(f"the latest time that a message can be given is {due_text(DUE_MS_MAX)}")
     body = {"message": flags.message, "dueMs": due_ms}
-    shown = f"{flags.message} is due {time_text(due_ms)}"
+    shown = f"{flags.message} is due {due_text(due_ms)}"
     return _print(flags, _ask(flags, "/postpone", body), lambda _: print(shown))
 
 

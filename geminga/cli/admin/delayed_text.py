@@ -30,7 +30,7 @@ def summary_lines(answer: Any) -> Iterator[str]:
         yield from _reason_lines(reasons)
     if answer["isBeingRead"] and not reasons:
         yield "the index is being read back from the buckets on disk"
-    at = time_text(answer["nextDueMs"])
+    at = due_text(answer["nextDueMs"])
     # Not the first of what is due: the index no longer has all of their times.
     yield f"next due            {f'now, since {at} or before' if answer['due'] else at}"
     yield f"index in memory     {answer['indexBytes']} bytes{' (shared)' if answer['isShared'] else ''}"
@@ -53,14 +53,14 @@ def histogram_lines(answer: Any, asked_ms: int) -> Iterator[str]:
     for row in classes:
         bar = "#" * max(1, round(BAR_WIDTH * row["messages"] / most))
         about = "~" if row.get("isEstimated") else ""
-        yield f"{time_text(row['fromMs']):24}  {about + str(row['messages']):>11}  {bar}"
+        yield f"{due_text(row['fromMs']):24}  {about + str(row['messages']):>11}  {bar}"
     yield from more_lines(answer["notRead"])
 
 
 def list_lines(answer: Any, start: str) -> Iterator[str]:
     for message in answer["messages"]:
         place = f"{message['ledgerId']}:{message['entryId']}"
-        yield f"{place:20} {time_text(message['dueMs'])}"
+        yield f"{place:20} {due_text(message['dueMs'])}"
     if answer["next"] is not None:
         yield f"more: --from {answer['next']}"
     if not answer["messages"]:
@@ -167,7 +167,7 @@ def _only_day(parts: Sequence[Any]) -> str:
     times = [part[key] for part in parts for key in ("firstDueMs", "lastDueMs") if part[key] is not None]
     if not times or max(times) > DUE_MS_MAX:
         return ""
-    first, last = (time_text(time_ms).partition(" ")[0] for time_ms in (min(times), max(times)))
+    first, last = (due_text(time_ms).partition(" ")[0] for time_ms in (min(times), max(times)))
     return first if first == last else ""
 
 
@@ -180,7 +180,7 @@ def _bucket_row(part: Any, day: str) -> list[str]:
     about = "~" if part["isEstimated"] else ""
     is_there = not part["notRead"]
     first, last = part["firstDueMs"], part["lastDueMs"]
-    due = "-" if first is None else f"{time_text(first)} to {time_text(last)}"
+    due = "-" if first is None else f"{due_text(first)} to {due_text(last)}"
     return [
         part["state"],
         "" if part["partition"] is None else str(part["partition"]),
@@ -211,7 +211,7 @@ def content_lines(answer: Any) -> Iterator[str]:
             str(one["messages"]),
             str(one["bytes"]),
             "in memory" if one["isLoaded"] else "on disk",
-            f"{time_text(one['firstDueMs'])} to {time_text(one['lastDueMs'])}",
+            f"{due_text(one['firstDueMs'])} to {due_text(one['lastDueMs'])}",
         ]
         for one in answer["segments"]
     ]
@@ -234,7 +234,7 @@ def content_message_lines(answer: Any) -> Iterator[str]:
     for one in answer["messages"]:
         place = f"{one['ledgerId']}:{one['entryId']}"
         over = "" if one["waits"] else "  does not wait any more"
-        yield f"{place:20} {time_text(one['dueMs'])}{over}"
+        yield f"{place:20} {due_text(one['dueMs'])}{over}"
     if answer["next"] is not None:
         yield f"more: --from {answer['next']}"
     if not answer["messages"]:
@@ -265,7 +265,8 @@ def width_text(width_ms: int) -> str:
     return " ".join(parts)
 
 
-def time_text(time_ms: int | None) -> str:
+def due_text(time_ms: int | None) -> str:
+    """`2026-11-22 12:00:00.000Z`, for tables; "-": no time is known."""
     if time_ms is None:
         return "-"
     if time_ms > DUE_MS_MAX:

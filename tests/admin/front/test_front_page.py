@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from geminga.admin.front.due_picture import BARS, due_picture
-from geminga.admin.front.markup import printable, span_text, time_text
+from geminga.admin.front.markup import page_time_text, printable, span_text
 from geminga.admin.front.overview import Buckets, DelayedRow, DueTimes, Kept, Namespace, Overview, Unserved
 from geminga.admin.front.page import page, topic_rows_html
 from geminga.admin.front.style import CONTENT_POLICY
@@ -232,7 +232,7 @@ def test_an_event_about_times_shows_them_as_times() -> None:
     counts = {"from_ms": NOW_MS, "to_ms": NOW_MS + 60_000, "stops": 1}
     moved = Event(sequence=1, time_ms=NOW_MS, wall_ms=0, kind="clock-moved", counts=counts)
     text = shown(overview(events=[moved])).text
-    assert f"from {time_text(NOW_MS)}; to {time_text(NOW_MS + 60_000)}; stops 1" in text
+    assert f"from {page_time_text(NOW_MS)}; to {page_time_text(NOW_MS + 60_000)}; stops 1" in text
 
 
 def test_buckets_and_overdue_messages_of_a_subscription() -> None:
@@ -356,6 +356,6 @@ def test_spans_as_a_person_reads_them(span_ms: int, text: str) -> None:
 
 
 def test_times_and_names_that_could_mislead() -> None:
-    assert time_text(253_402_300_800_000) == "253402300800000 ms"
+    assert page_time_text(253_402_300_800_000) == "253402300800000 ms"
     assert printable("a\x1b\u202eb\ud800é") == "a\\x1b\\u202eb\\ud800é"
     assert msgspec.json.encode(printable(EVIL))

@@ -14,7 +14,7 @@ from geminga.admin.metrics.process import process_figures
 from geminga.admin.statistics.stats_json import (
     PartitionedMetadata,
     PartitionedTotal,
-    time_text,
+    instant_text,
     topic_json,
 )
 from geminga.broker.flow.statistics import (
@@ -241,4 +241,4 @@ def test_a_partitioned_topic_is_the_sum_of_its_parts_which_stay_as_they_are() ->
     ],
 )
 def test_times_as_java_prints_them(time_ms: int, text: str) -> None:
-    assert time_text(time_ms) == text
+    assert instant_text(time_ms) == text
