@@ -137,7 +137,7 @@ class Acknowledged:
         self, after: tuple[int, int], ranges_max: int
     ) -> Generator[int, None, tuple[list[Range], int]]:
         """The first ranges of acknowledged entries beyond `after` and mark-delete, ascending, and how many
-        more there are. All as of the first step; yields after `RANGES_AT_ONCE` how many it has taken.
+        more there are. All as of the first step; yields after each ledger, and after `RANGES_AT_ONCE`.
         """
         # Copies are cheap, and later acknowledgements are not in them: a range at a time they would not fit
         # the mark-delete position that was read with the first one.
@@ -150,6 +150,10 @@ class Acknowledged:
             # Set operations of the bitmap and no loop over its entries: a cursor may have a million of them.
             firsts = bitmap - bitmap.shift(1)
             left_out += len(firsts)
+            # Also behind the last range that is taken: counting the others of 20 ledgers took 8 ms.
+            yield 1
+            if len(found) >= ranges_max:
+                continue
             pairs = zip(firsts, bitmap - bitmap.shift(-1), strict=True)
             while some := list(islice(pairs, min(RANGES_AT_ONCE, ranges_max - len(found)))):
                 found += [(ledger_id, first, last) for first, last in some]
