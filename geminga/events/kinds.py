@@ -55,7 +55,10 @@ KINDS: Final[dict[str, Kind]] = {
         "files. It deletes no entry log. The text says how they differ.",
         ("found", "missing"),
     ),
-    "disk-read-only": Kind("The bookie takes no entries: its disk is full. The text says how full."),
+    "disk-read-only": Kind(
+        "The bookie takes no entries: its disk is full. The text says how full, and what has to be "
+        "free again."
+    ),
     "disk-writable": Kind("The bookie takes entries again."),
     "backlog-evicted": Kind(
         "A check took messages from a topic's backlog, which had exceeded a quota. The text says which.",
