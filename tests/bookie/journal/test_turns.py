@@ -19,7 +19,7 @@ from geminga.broker.flow.outbox import Outgoing
 from geminga.server.loop_edges import LoopEdges
 from tests.bookie.journal.test_group_wait import LONG_S, Owner, running
 
-HUNG_S = 300
+HUNG_S = 100
 """Less than the distance. Thousands of syncs on a busy disk took 20 s."""
 SPACED = BookieSettings(journal_spacing_s=LONG_S)
 
