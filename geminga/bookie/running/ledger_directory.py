@@ -250,8 +250,7 @@ class LedgerDirectory:
         self._lifeline.notify()
         if caches.is_full():
             self._on_full()
-        # The active cache is the same until the end: another flush waits for this one.
-        for gone in self.writers.discard_done(caches.active):
+        for gone in self.writers.discard_done(caches):
             for ledger_id in gone:
                 self.storage.names.pop(ledger_id, None)
             await trio.lowlevel.checkpoint()

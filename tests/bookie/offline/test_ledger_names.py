@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pytest
 import trio
 
 from geminga.bookie.offline.ledger_names import MANAGED_LEDGERS, LedgerName, _path_of, ledger_names
@@ -24,11 +27,14 @@ NAMES = {
     4: LedgerName("bucket", "/t/" + "long" * 500),
 }
 
+USUAL = BookieSettings()
+SMALL = replace(USUAL, write_cache_bytes=500)
+
 
 @asynccontextmanager
-async def running(directory: Path, *, close: bool) -> AsyncIterator[Bookie]:
+async def running(directory: Path, *, close: bool, settings: BookieSettings = USUAL) -> AsyncIterator[Bookie]:
     index = RocksKeyValue(str(directory / "index"))
-    bookie = await Bookie.open(RealDisk(), index, str(directory / "bookie"), BookieSettings())
+    bookie = await Bookie.open(RealDisk(), index, str(directory / "bookie"), settings)
     async with trio.open_nursery() as nursery:
         await nursery.start(bookie.run)
         yield bookie
@@ -157,3 +163,23 @@ def test_names_of_topics_in_old_entry_logs_become_their_paths() -> None:
     assert _path_of(topic) == records.managed_ledger_path(TopicName.parse(topic))
     assert _path_of("/managed-ledgers/a/b/persistent/c") == "/managed-ledgers/a/b/persistent/c"
     assert _path_of("://") == "://"
+
+
+async def test_a_ledger_that_ends_during_a_flush_is_named_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache is full when the flush is over, so it is at once that of another, which needs the writer."""
+    async with running(tmp_path, close=True, settings=SMALL) as bookie:
+        await write(bookie, {1: NAMES[1]})
+        (directory,) = bookie.directories
+        flush = directory.storage.flush
+
+        async def flush_and_fill(*arguments: Any) -> None:
+            monkeypatch.undo()
+            await flush(*arguments)
+            await write(bookie, {3: NAMES[3]}, 100)
+
+        monkeypatch.setattr(directory.storage, "flush", flush_and_fill)
+        await bookie.flush()
+        await bookie.flush()
+    assert named(tmp_path, journals=False) == {1: NAMES[1], 3: NAMES[3]}
