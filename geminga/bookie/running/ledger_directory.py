@@ -247,13 +247,11 @@ class LedgerDirectory:
         # After the index has the rows: between the two an entry would be found in neither.
         caches.flushed()
         self.flushes += 1
+        for ledger_id in self.writers.discard_done(caches.active):
+            self.storage.names.pop(ledger_id, None)
         self._lifeline.notify()
         if caches.is_full():
             self._on_full()
-        for gone in self.writers.discard_done(caches):
-            for ledger_id in gone:
-                self.storage.names.pop(ledger_id, None)
-            await trio.lowlevel.checkpoint()
         # With the flush, which has just synced the index; a deletion alone does not wait for the next
         # interval.
         if self._collect_wanted and caches.flushing is None:

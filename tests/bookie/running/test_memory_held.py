@@ -19,8 +19,6 @@ from geminga.bookie.records.settings import BookieSettings
 from geminga.bookie.recovery.directory_replay import DirectoryReplay
 from geminga.bookie.running.bookie import Bookie, LedgerFiles
 from geminga.bookie.running.ledger_directory import IDLE_S, LOOK_S
-from geminga.bookie.running.ledger_writer import LedgerWriter
-from geminga.bookie.running.ledger_writers import LOOKED_AT_ONCE
 from geminga.bookie.running.read_cache import ReadCache
 from geminga.bookie.running.write_caches import WriteCaches
 from geminga.errors import StorageError
@@ -245,46 +243,4 @@ async def test_a_writer_that_is_closed_keeps_nothing_of_its_owner_alive() -> Non
             await writer.settle()
             # The bookie still has the writer, and no flush has come.
             assert gone() is None
-        nursery.cancel_scope.cancel()
-
-
-class LooksInATurn(trio.abc.Instrument):
-    """How many writers are looked at in one step of a task, at most."""
-
-    def __init__(self) -> None:
-        self.now = self.most = 0
-
-    def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        self.now = 0
-
-    def looked(self) -> None:
-        self.now += 1
-        self.most = max(self.most, self.now)
-
-
-async def test_a_flush_looks_at_a_few_writers_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where 10,000 cursors end at once, their writers go with the next flush: 20 ms in one step."""
-    looks, is_done = LooksInATurn(), LedgerWriter.is_done
-
-    def counted(writer: LedgerWriter) -> bool:
-        looks.looked()
-        return is_done(writer)
-
-    bookie = await opened(SimDisk(), [SimKeyValue(), SimKeyValue()], SMALL)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(bookie.run)
-        writers = []
-        for ledger_id in range(2000):
-            writer = bookie.create_ledger(ledger_id, on_durable=lambda _: None, on_failed=lambda _: None)
-            writer.append(b"entry")
-            await writer.settle()
-            writers.append(writer)
-        for writer in writers:
-            writer.close()
-        monkeypatch.setattr(LedgerWriter, "is_done", counted)
-        trio.lowlevel.add_instrument(looks)
-        await bookie.flush()
-        trio.lowlevel.remove_instrument(looks)
-        assert all(bookie.directories[n % 2].writers.get(n) is None for n in range(2000))
-        assert looks.most == LOOKED_AT_ONCE
         nursery.cancel_scope.cancel()
