@@ -121,7 +121,8 @@ async def test_removed_files_are_named_and_their_entries_saved(
             assert entries.durable == before
             with pytest.raises(StorageError, match="removed"):
                 await entries.add(1, 1)
-    await check(tmp_path, before)
+    # The bookie may end before any look: a removed journal that it wanted to use again cannot be renamed.
+    await check(tmp_path, entries.durable)
 
 
 @pytest.mark.parametrize("length", [0, 70])
