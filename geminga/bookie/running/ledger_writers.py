@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from geminga.bookie.records.segment_map import SegmentMap
 from geminga.bookie.running.ledger_writer import LedgerWriter
 from geminga.errors import ReadOnly, StorageError
+
+LOOKED_AT_MAX: Final = 1000
+"""Writers that one flush looks at: 10,000 that go at once took 28 ms, in which no client was served."""
 
 
 class LedgerWriters:
@@ -13,6 +18,7 @@ class LedgerWriters:
     def __init__(self) -> None:
         self._writers: dict[int, LedgerWriter] = {}
         self._privileged: set[int] = set()
+        self._not_looked_at: list[int] = []
 
     def add(self, writer: LedgerWriter, *, high_priority: bool, read_only: str) -> None:
         """Add a writer. `read_only` is the reason for which entries are refused now; "" if they are
@@ -42,12 +48,22 @@ class LedgerWriters:
             writer.pause(ReadOnly(read_only))
 
     def discard_done(self, active: SegmentMap) -> list[int]:
-        """Remove closed writers whose ledger has no pending entry and none in the active cache; returns the
-        ledger ids.
+        """Look at the next `LOOKED_AT_MAX` writers, and remove those that are closed and whose ledger has no
+        pending entry and none in the active cache; returns the ledger ids. The others are looked at by the
+        next flushes.
         """
-        gone = [id_ for id_, writer in self._writers.items() if writer.is_done() and id_ not in active]
-        for ledger_id in gone:
-            self.discard(ledger_id)
+        # In one step. A walk that left turns, behind the start of the next flush, took the names of ledgers
+        # whose entries were yet to be written.
+        if not self._not_looked_at:
+            self._not_looked_at = list(self._writers)
+        looked_at = self._not_looked_at[-LOOKED_AT_MAX:]
+        del self._not_looked_at[-LOOKED_AT_MAX:]
+        gone = []
+        for ledger_id in looked_at:
+            writer = self._writers.get(ledger_id)
+            if writer is not None and writer.is_done() and ledger_id not in active:
+                self.discard(ledger_id)
+                gone.append(ledger_id)
         return gone
 
     def close(self) -> None:
