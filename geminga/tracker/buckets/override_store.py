@@ -26,6 +26,15 @@ ENTRIES_MAX: Final = 1000
 """A ledger with so many entries is left for a new one."""
 
 
+class _Batch:
+    """Changed times that share an entry."""
+
+    def __init__(self) -> None:
+        self.times_ms: dict[int, int] = {}
+        self.is_written = False
+        self.failure: GemingaError | None = None
+
+
 class OverrideStore:
     """`times_ms`: the changed due times by code, as they are on disk. Not for two tasks until `read` has
     returned.
@@ -38,6 +47,7 @@ class OverrideStore:
         self._writer: BucketWriter | None = None
         self._entries = 0
         self._writing = trio.Lock()
+        self._gathered = _Batch()
 
     async def read(self) -> Mapping[int, int]:
         """What an earlier process has left. What is damaged is logged and passed over. StorageError."""
@@ -50,28 +60,41 @@ class OverrideStore:
         return self.times_ms
 
     async def write(self, changes: Mapping[int, int]) -> None:
-        """Add changes (-1 takes one back); durable on return. NotAllowed: there would be too many.
-        ServiceNotReady, StorageError: maybe. Cancelling leaves them written or not.
+        """Add changes (-1 takes one back); durable on return. What several tasks want while an entry is
+        written shares the next one. NotAllowed: there would be too many. ServiceNotReady, StorageError:
+        maybe. Cancelling leaves them written or not.
         """
+        batch = self._gathered
+        # The first entry of a ledger has all of them, and they are in memory.
+        if len(self.times_ms) + len(batch.times_ms) + len(changes) > OVERRIDES_MAX:
+            raise NotAllowed(f"at most {OVERRIDES_MAX} delayed messages can have their time changed")
+        batch.times_ms.update(changes)
         async with self._writing:
-            # The first entry of a ledger has all of them, and they are in memory.
-            if len(self.times_ms) + len(changes) > OVERRIDES_MAX:
-                raise NotAllowed(f"at most {OVERRIDES_MAX} delayed messages can have their time changed")
+            if batch.failure is not None:
+                raise batch.failure
+            if batch.is_written:
+                return
+            # Where the task that wrote it was cancelled, another of the batch writes it again; others join
+            # the next one already.
+            if batch is self._gathered:
+                self._gathered = _Batch()
             try:
                 if self._writer is None or self._entries >= ENTRIES_MAX:
                     # Cancelled between naming and deleting, the old ledger would stay until the next start.
                     with trio.CancelScope(shield=True):
-                        await self._switch(changes)
+                        await self._switch(batch.times_ms)
                 else:
-                    await self._writer.append([encode_overrides(changes)])
+                    await self._writer.append([encode_overrides(batch.times_ms)])
                     await self._writer.sync()
                     self._entries += 1
-            except GemingaError:
+            except GemingaError as error:
+                batch.failure = error
                 # What is in the ledger behind a failed write is not known: the next change begins a new one,
                 # with all of them.
                 self._leave()
                 raise
-            self._apply(changes)
+            batch.is_written = True
+            self._apply(batch.times_ms)
 
     @property
     def wants_room(self) -> bool:

@@ -9,15 +9,18 @@ import logging
 import pytest
 import trio
 from pyroaring import BitMap
+from trio.testing import wait_all_tasks_blocked
 
 from geminga.errors import NotAllowed, StorageError
 from geminga.managed_ledger.chain.ledger_chain import ChainLedger, LedgerChain
 from geminga.managed_ledger.cursor.acknowledgments import Acknowledgments
 from geminga.metadata import records
 from geminga.tracker.buckets.bucket_settings import BucketSettings
+from geminga.tracker.buckets.bucket_store import BucketWriter
 from geminga.tracker.buckets.override_store import ENTRIES_MAX, KEY, OverrideStore
 from geminga.tracker.buckets.recovery import unacknowledged
 from geminga.tracker.format.bucket_format import Directory, encode_bucket
+from geminga.tracker.format.override_format import decode_overrides
 from geminga.tracker.format.rows import code_of, from_columns
 from geminga.tracker.format.stored_bucket import (
     KeyRange,
@@ -505,6 +508,89 @@ def test_changed_due_times_survive() -> None:
         assert KEY not in world.owner.properties()
         assert not world.bucket_ledgers()
         assert await OverrideStore(world.store, world.owner).read() == {}
+
+    two_lives(world, before, after)
+
+
+class Entries:
+    """The entries that are begun, as changes. The first waits until it may go on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, refused: int = -1) -> None:
+        self.begun: list[dict[int, int]] = []
+        self.may_go_on = trio.Event()
+        append = BucketWriter.append
+
+        async def begin(writer: BucketWriter, entries: list[bytes]) -> None:
+            number = len(self.begun)
+            self.begun.extend(decode_overrides(entry) for entry in entries)
+            if number == 0:
+                await self.may_go_on.wait()
+            if number == refused:
+                raise StorageError("planted")
+            await append(writer, entries)
+
+        monkeypatch.setattr(BucketWriter, "append", begin)
+
+
+def test_changes_of_many_tasks_share_an_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each had an entry and a sync of its own. One that fails fails all of its changes; none comes later."""
+    world = World(5, APART)
+    others = {code: 10 + code for code in range(10)}
+
+    async def before(world: World) -> None:
+        overrides = OverrideStore(world.store, world.owner)
+        await overrides.write({100: 1})
+        entries = Entries(monkeypatch, refused=1)
+        refused: list[int] = []
+
+        async def change(code: int) -> None:
+            try:
+                await overrides.write({code: others[code]})
+            except StorageError:
+                refused.append(code)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(overrides.write, {101: 2})
+            await wait_all_tasks_blocked()
+            for code in others:
+                nursery.start_soon(change, code)
+            await wait_all_tasks_blocked()
+            entries.may_go_on.set()
+        assert entries.begun == [{101: 2}, others]
+        assert sorted(refused) == list(others)
+        await overrides.write({102: 3})
+
+    async def after(world: World) -> None:
+        assert await OverrideStore(world.store, world.owner).read() == {100: 1, 101: 2, 102: 3}
+
+    two_lives(world, before, after)
+
+
+def test_a_cancelled_change_leaves_its_entry_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(5, APART)
+    changes = {code: 10 + code for code in range(4)}
+
+    async def before(world: World) -> None:
+        overrides = OverrideStore(world.store, world.owner)
+        await overrides.write({100: 1})
+        entries = Entries(monkeypatch)
+        scopes: list[trio.CancelScope] = []
+
+        async def change(code: int) -> None:
+            with trio.CancelScope() as scope:
+                scopes.append(scope)
+                await overrides.write({code: changes[code]})
+
+        async with trio.open_nursery() as nursery:
+            for code in changes:
+                nursery.start_soon(change, code)
+            await wait_all_tasks_blocked()
+            scopes[0].cancel()
+        assert entries.begun == [changes, changes]
+        assert [scope.cancelled_caught for scope in scopes] == [True, False, False, False]
+
+    async def after(world: World) -> None:
+        assert await OverrideStore(world.store, world.owner).read() == {100: 1} | changes
 
     two_lives(world, before, after)
 
