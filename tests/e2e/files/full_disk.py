@@ -498,8 +498,9 @@ def run_cell(
             trial(Trial(cell, Path(root), has_reserve=has_reserve))
         except Exception as error:
             cell.failures.append(f"{cell.name}: {type(error).__name__}: {error}")
-        if cell.failures:
-            print((Path(root) / "broker.log").read_text(errors="replace")[-6000:], file=sys.stderr)
+        log = Path(root) / "broker.log"
+        if cell.failures and log.exists():  # no broker was started where a file system cannot be mounted
+            print(log.read_text(errors="replace")[-6000:], file=sys.stderr)
     return cell
 
 
