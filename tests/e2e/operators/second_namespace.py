@@ -57,7 +57,11 @@ def second_namespace() -> Iterator[list[str]]:
         run("ip", "link", "set", "here", "up")
         run(*enter, "ip", "address", "add", f"{OTHER_ADDRESS}/24", "dev", "there")
         run(*enter, "ip", "link", "set", "there", "up")
-        yield enter
+        try:
+            yield enter
+        finally:
+            # The end of the other namespace takes the cable along some time later: the next one has its name.
+            run("ip", "link", "delete", "here")
 
 
 def main(directory: Path) -> None:
