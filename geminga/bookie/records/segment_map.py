@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, KeysView, Sequence
 
 from geminga.bookie.records.records import Segment
 
@@ -109,7 +109,7 @@ class SegmentMap:
         for ledger_id in sorted(self._segments):
             yield ledger_id, self._segments[ledger_id]
 
-    def ledgers(self) -> Iterable[int]:
+    def ledgers(self) -> KeysView[int]:
         return self._segments.keys()
 
     def __contains__(self, ledger_id: int) -> bool:

@@ -116,7 +116,9 @@ class LedgerStorage:
         async with self._log_lock:
             # The log lock is held until the rows are in the index: garbage collection would see a closed log
             # that nothing names and delete what was just written.
-            rows = await self.disk.run(self._write, cache, dict(self.names))
+            # A copy, for the thread, and not of all names: of 10,000 ledgers that took 5 ms.
+            names = {ledger_id: self.names[ledger_id] for ledger_id in cache.ledgers() & self.names.keys()}
+            rows = await self.disk.run(self._write, cache, names)
             async with self._index_lock:
                 covered = self._writer.position
                 await self.disk.run(lambda: self._index.flushed(rows, marks, covered=covered))
