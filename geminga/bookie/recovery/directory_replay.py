@@ -13,10 +13,11 @@ mismatch, after which no log is deleted (`Kept`).
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 
-from geminga.bookie.entry_logs.log_ends import check_names, log_headers, look_at_ends
+from geminga.bookie.entry_logs.log_ends import LogEnds, check_names, log_headers, look_at_ends
 from geminga.bookie.entry_logs.missing_logs import (
     fill_gaps,
     find_moved_entries,
@@ -38,6 +39,7 @@ from geminga.bookie.records.records import Segment
 from geminga.bookie.records.segment_map import SegmentMap
 from geminga.bookie.records.settings import BookieSettings
 from geminga.bookie.recovery.index_rebuild import rebuild_index
+from geminga.errors import CorruptData
 from geminga.storage.disk import Disk
 
 IsOlder = Callable[[tuple[JournalPosition, ...]], bool]
@@ -96,6 +98,9 @@ class DirectoryReplay:
         self._log_ids: list[int] = []
         self._behind_damage: list[LedgerRow] = []
         """After a rebuild: rows of records behind damaged ones."""
+        self._nowhere: list[LedgerRow] = []
+        """After a rebuild: rows of the old index that lead to no bytes."""
+        self._nowhere_ends: LogEnds | None = None
         self._unknown: UnknownEntries | None = None
         self._living: set[int] = set()
         self._lost_journals: set[tuple[int, int]] = set()
@@ -123,6 +128,7 @@ class DirectoryReplay:
         # reach back to its mark; `finish` asks the entry logs.
         elif is_older(self.marks):
             self.index_rebuilt = "it is older than the journal"
+            self._note_nowhere()
         directory, entries_max = self._logs.directory, self._settings.row_entries_max
         # The reason is kept in the index until the first mark, so a crash during the rebuild begins it again.
         if self.index_rebuilt:
@@ -141,6 +147,26 @@ class DirectoryReplay:
             self.entries_moved = find_moved_entries(
                 self._disk, directory, log_ids, self._lengths, self._index, row_entries_max=entries_max
             )
+
+    def _note_nowhere(self) -> None:
+        """Before a rebuild of an old but sound index: what only its rows tell of. Its log is not among the
+        files, which may be those of a copy. Without these rows a ledger would be closed at the last entry
+        that a file has, and nothing would say that there were more. A crash during the rebuild forgets them.
+        """
+        with contextlib.suppress(CorruptData):  # then it is not sound
+            ends = look_at_ends(self._disk, self._logs.directory, self._log_ids, self._index)
+            self._nowhere = list(missing_rows(self._index, ends.lengths))
+            self._nowhere_ends = ends
+
+    def _add_nowhere(self, unknown: UnknownEntries) -> None:
+        """Add what no log and no journal had of these rows: they lead to logs that are missing or cut."""
+        found = unknown.rows(self._nowhere)
+        if found and self._nowhere_ends is not None:
+            self._index.add_rows(found)
+            named = {row.log_id for _, row in found}
+            ends = self._nowhere_ends
+            self._lengths = {log_id: end for log_id, end in ends.lengths.items() if log_id in named}
+            self._sizes = {log_id: size for log_id, size in ends.sizes.items() if log_id in named}
 
     @property
     def lengths(self) -> Mapping[int, int]:
@@ -277,6 +303,9 @@ class DirectoryReplay:
                 self.entries_indexed += entries
             else:
                 self.entries_found += entries
+        if self._nowhere:
+            self._flush(self.marks, [])
+            self._add_nowhere(unknown or UnknownEntries(self._index))
 
     def miss(self, journal: tuple[int, int], path: str) -> None:
         """The replay needed this journal, and it is not there: its directory's number, and its id."""

@@ -15,6 +15,7 @@ import trio
 from geminga.bookie.index.database import IndexDatabase
 from geminga.bookie.index.index_format import COVERED_KEY, DEAD_KEY, Kept
 from geminga.bookie.offline.held_ledgers import StoppedLedgerFiles, held_ledgers
+from geminga.bookie.records.records import Run
 from geminga.bookie.records.settings import BookieSettings
 from geminga.bookie.running.bookie import Bookie
 from geminga.errors import CorruptData, StorageError
@@ -222,6 +223,36 @@ async def test_what_no_file_has_is_named(tmp_path: Path) -> None:
                     assert found == body(ledger_id, entry_id)
                     served += 1
         assert served > 0
+
+
+async def test_what_a_rebuilt_index_told_of_is_named(tmp_path: Path) -> None:
+    """Logs are copied first, then the index, and the journals last: they begin behind the index's mark. What
+    the logs got between is in no file, and stands at the end of its ledger.
+    """
+    copy = tmp_path / "copy"
+    async with live(tmp_path / "live") as source:
+        source.create(1, 2, 3, 5)
+        await source.add(1, 2, 5)
+        source.copy_folder(copy, "entry-logs")
+        await source.add(1, 3, 5)
+        source.copy_index(copy)
+        await source.delete(5)
+        for _ in range(20):
+            await source.add(2)
+        source.copy_folder(copy, "journal")
+    for _ in range(2):
+        async with live(copy) as again:
+            bookie = again.bookie
+            missing = {run for run in bookie.missing_at_start if run.ledger_id in (1, 3)}
+            assert missing == {Run(1, ROUND, 2 * ROUND - 1), Run(3, 0, ROUND - 1)}
+            assert (bookie.last_entry_id(1), bookie.last_entry_id(3)) == (2 * ROUND - 1, ROUND - 1)
+            for ledger_id, first in ((1, ROUND), (3, 0)):
+                with pytest.raises(CorruptData):
+                    await bookie.read(ledger_id, first, first, bytes_max=1)
+            assert await bookie.read(1, 0, 0, bytes_max=1) == [body(1, 0)]
+            assert bookie.recovery.logs_missing
+            gone = {f"{log_id:020d}.log" for log_id in bookie.recovery.logs_missing}
+            assert not gone & logs(copy)
 
 
 async def test_a_flush_that_a_kill_cut_short_is_no_mismatch(tmp_path: Path) -> None:
