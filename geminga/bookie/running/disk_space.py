@@ -5,6 +5,7 @@ thresholds.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Sequence
 
 import trio
@@ -27,20 +28,26 @@ def refusal(free_bytes: int, total_bytes: int, settings: BookieSettings, *, read
     """
     # BookKeeper's low-water mark: with one threshold each deleted file would let a few entries in and close
     # again.
-    again_usage, again_bytes = settings.disk_usage_lwm_threshold, settings.disk_free_bytes_min * 3 // 2
-    usage_max = again_usage if read_only else settings.disk_usage_threshold
+    again_bytes = settings.disk_free_bytes_min * 3 // 2
+    usage_max = settings.disk_usage_lwm_threshold if read_only else settings.disk_usage_threshold
     free_min = again_bytes if read_only else settings.disk_free_bytes_min
     usage = 1 - free_bytes / total_bytes if total_bytes else 1.0
+    again = f"; entries are taken again with {_again_mib(total_bytes, settings)} MiB"
     # Absolute space counts first: a share alone says nothing about whether the write cache still fits.
     if free_bytes < free_min:
         less = "" if read_only else f", less than {free_min >> 20} MiB"
-        again = f"entries are taken again with {again_bytes >> 20} MiB"
-        return f"{free_bytes >> 20} MiB are free{less}; {again}"
+        return f"{free_bytes >> 20} MiB are free{less}{again}"
     if usage > usage_max and free_bytes < settings.disk_free_bytes_enough:
         more = "" if read_only else f", more than {usage_max:.1%}"
-        enough = f"{settings.disk_free_bytes_enough >> 20} MiB free"
-        return f"it is {usage:.1%} full{more}; entries are taken again at {again_usage:.1%}, or with {enough}"
+        return f"it is {usage:.1%} full{more}{again} free"
     return ""
+
+
+def _again_mib(total_bytes: int, settings: BookieSettings) -> int:
+    """The free space with which a read-only bookie takes entries again: both conditions are met."""
+    enough = settings.disk_free_bytes_enough
+    by_share = math.ceil(total_bytes * (1 - settings.disk_usage_lwm_threshold)) if total_bytes else enough
+    return -(-max(settings.disk_free_bytes_min * 3 // 2, min(by_share, enough)) // MIB)
 
 
 def inode_refusal(free_inodes: int | None, *, read_only: bool) -> str:

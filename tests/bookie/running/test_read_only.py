@@ -43,10 +43,10 @@ def test_a_large_disk_has_enough_free_however_full_it_is() -> None:
     settings = BookieSettings()
     assert not refusal(5 * GIB, 1000 * GIB, settings, read_only=False)
     assert refusal(3 * GIB, 1000 * GIB, settings, read_only=False) == (
-        "it is 99.7% full, more than 95.0%; entries are taken again at 90.0%, or with 4096 MiB free"
+        "it is 99.7% full, more than 95.0%; entries are taken again with 4096 MiB free"
     )
     assert refusal(3 * GIB, 32 * GIB, settings, read_only=True) == (
-        "it is 90.6% full; entries are taken again at 90.0%, or with 4096 MiB free"
+        "it is 90.6% full; entries are taken again with 3277 MiB free"
     )
     assert not refusal(4 * GIB, 1000 * GIB, settings, read_only=True)
     assert not refusal(3 * GIB, 29 * GIB, settings, read_only=True)
@@ -62,6 +62,18 @@ def test_a_little_must_be_free_whatever_the_share() -> None:
         "129 MiB are free; entries are taken again with 192 MiB"
     )
     assert not refusal(193 * MIB, GIB, settings, read_only=True)
+
+
+@pytest.mark.parametrize("total_mib", [100, 500, 1000, 10_000, 30_000, 1_000_000])
+@pytest.mark.parametrize("usage", [0.9, 0.999])
+def test_entries_are_taken_again_with_the_free_space_that_is_named(total_mib: int, usage: float) -> None:
+    """A full disk of 1 TB named 192 MiB. With these it was 99.98% full, and asked for 4096 MiB then."""
+    settings, total = BookieSettings(), total_mib * MIB
+    text = refusal(round(total * (1 - usage)), total, settings, read_only=True)
+    if text:
+        again = int(text.partition("again with ")[2].split()[0])
+        assert not refusal(again * MIB, total, settings, read_only=True)
+        assert refusal((again - 1) * MIB, total, settings, read_only=True)
 
 
 async def fill_and_check(bookie: Bookie, world: Any, free: int) -> None:
