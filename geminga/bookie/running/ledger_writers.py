@@ -10,6 +10,8 @@ from geminga.errors import ReadOnly, StorageError
 
 LOOKED_AT_MAX: Final = 1000
 """Writers that one flush looks at: 10,000 that go at once took 28 ms, in which no client was served."""
+SHARE_LOOKED_AT: Final = 10
+"""One in so many is looked at if that is more: closed writers would pile up with each flush otherwise."""
 
 
 class LedgerWriters:
@@ -48,16 +50,17 @@ class LedgerWriters:
             writer.pause(ReadOnly(read_only))
 
     def discard_done(self, active: SegmentMap) -> list[int]:
-        """Look at the next `LOOKED_AT_MAX` writers, and remove those that are closed and whose ledger has no
-        pending entry and none in the active cache; returns the ledger ids. The others are looked at by the
-        next flushes.
+        """Look at the next writers, 1,000 or a tenth, and remove those that are closed and whose ledger has
+        no pending entry and none in the active cache; returns the ledger ids. The others are looked at by
+        the next flushes.
         """
         # In one step. A walk that left turns, behind the start of the next flush, took the names of ledgers
         # whose entries were yet to be written.
         if not self._not_looked_at:
             self._not_looked_at = list(self._writers)
-        looked_at = self._not_looked_at[-LOOKED_AT_MAX:]
-        del self._not_looked_at[-LOOKED_AT_MAX:]
+        count = max(LOOKED_AT_MAX, len(self._writers) // SHARE_LOOKED_AT)
+        looked_at = self._not_looked_at[-count:]
+        del self._not_looked_at[-count:]
         gone = []
         for ledger_id in looked_at:
             writer = self._writers.get(ledger_id)

@@ -19,7 +19,8 @@ from geminga.bookie.records.settings import BookieSettings
 from geminga.bookie.recovery.directory_replay import DirectoryReplay
 from geminga.bookie.running.bookie import Bookie, LedgerFiles
 from geminga.bookie.running.ledger_directory import IDLE_S, LOOK_S
-from geminga.bookie.running.ledger_writers import LOOKED_AT_MAX
+from geminga.bookie.running.ledger_writer import LedgerWriter
+from geminga.bookie.running.ledger_writers import LOOKED_AT_MAX, SHARE_LOOKED_AT, LedgerWriters
 from geminga.bookie.running.read_cache import ReadCache
 from geminga.bookie.running.write_caches import WriteCaches
 from geminga.errors import StorageError
@@ -264,3 +265,20 @@ async def test_a_flush_looks_at_a_bounded_number_of_writers() -> None:
             left.append(sum(bookie.directories[0].writers.get(n) is not None for n in range(count)))
         assert left == [LOOKED_AT_MAX + 500, 500, 0, 0]
         nursery.cancel_scope.cancel()
+
+
+async def test_closed_writers_do_not_pile_up_however_many_a_flush_leaves() -> None:
+    """Each flush looked at 1,000: of 1,200 ledgers that ended before each, 200 more stayed each time."""
+    bookie = await opened(SimDisk(), [SimKeyValue()], SMALL)
+    writers, ended = LedgerWriters(), LOOKED_AT_MAX * 6 // 5
+    left = left_max = 0
+    for flush in range(100):
+        for ledger_id in range(flush * ended, (flush + 1) * ended):
+            writer = LedgerWriter(
+                ledger_id, bookie.journals.of(0), on_durable=lambda _: None, on_failed=lambda _: None
+            )
+            writers.add(writer, high_priority=False, read_only="")
+            writer.close()
+        left += ended - len(writers.discard_done(SegmentMap()))
+        left_max = max(left, left_max)
+    assert left_max <= SHARE_LOOKED_AT * ended
