@@ -31,6 +31,8 @@ class _Batch:
 
     def __init__(self) -> None:
         self.times_ms: dict[int, int] = {}
+        self.tasks = 0
+        """Those that have not returned yet."""
         self.is_written = False
         self.failure: GemingaError | None = None
 
@@ -48,6 +50,8 @@ class OverrideStore:
         self._entries = 0
         self._writing = trio.Lock()
         self._gathered = _Batch()
+        self._unwritten: set[_Batch] = set()
+        """What tasks wait for: the batch that is being written, and `_gathered`."""
 
     async def read(self) -> Mapping[int, int]:
         """What an earlier process has left. What is damaged is logged and passed over. StorageError."""
@@ -65,36 +69,53 @@ class OverrideStore:
         maybe. Cancelling leaves them written or not.
         """
         batch = self._gathered
-        # The first entry of a ledger has all of them, and they are in memory.
-        if len(self.times_ms) + len(batch.times_ms) + len(changes) > OVERRIDES_MAX:
+        # The first entry of a ledger has all of them, and they are in memory. What is being written will be.
+        unwritten = sum(len(each.times_ms) for each in self._unwritten)
+        if len(self.times_ms) + unwritten + len(changes) > OVERRIDES_MAX:
             raise NotAllowed(f"at most {OVERRIDES_MAX} delayed messages can have their time changed")
         batch.times_ms.update(changes)
-        async with self._writing:
-            if batch.failure is not None:
-                raise batch.failure
-            if batch.is_written:
-                return
-            # Where the task that wrote it was cancelled, another of the batch writes it again; others join
-            # the next one already.
-            if batch is self._gathered:
-                self._gathered = _Batch()
-            try:
-                if self._writer is None or self._entries >= ENTRIES_MAX:
-                    # Cancelled between naming and deleting, the old ledger would stay until the next start.
-                    with trio.CancelScope(shield=True):
-                        await self._switch(batch.times_ms)
-                else:
-                    await self._writer.append([encode_overrides(batch.times_ms)])
-                    await self._writer.sync()
-                    self._entries += 1
-            except GemingaError as error:
-                batch.failure = error
-                # What is in the ledger behind a failed write is not known: the next change begins a new one,
-                # with all of them.
-                self._leave()
-                raise
-            batch.is_written = True
-            self._apply(batch.times_ms)
+        batch.tasks += 1
+        self._unwritten.add(batch)
+        try:
+            async with self._writing:
+                await self._write(batch)
+        finally:
+            batch.tasks -= 1
+            if not batch.tasks:
+                self._unwritten.discard(batch)
+                # All of its tasks were cancelled before its turn: the next change, maybe much later, does not
+                # bring these along.
+                if batch is self._gathered:
+                    self._gathered = _Batch()
+
+    async def _write(self, batch: _Batch) -> None:
+        if batch.failure is not None:
+            raise batch.failure
+        if batch.is_written:
+            return
+        # Where the task that wrote it was cancelled, another of the batch writes it again; others join the
+        # next one already.
+        if batch is self._gathered:
+            self._gathered = _Batch()
+        try:
+            if self._writer is None or self._entries >= ENTRIES_MAX:
+                # Cancelled between naming and deleting, the old ledger would stay until the next start.
+                with trio.CancelScope(shield=True):
+                    await self._switch(batch.times_ms)
+            else:
+                await self._writer.append([encode_overrides(batch.times_ms)])
+                await self._writer.sync()
+                self._entries += 1
+        except GemingaError as error:
+            batch.failure = error
+            self._unwritten.discard(batch)
+            # What is in the ledger behind a failed write is not known: the next change begins a new one, with
+            # all of them.
+            self._leave()
+            raise
+        batch.is_written = True
+        self._unwritten.discard(batch)
+        self._apply(batch.times_ms)
 
     @property
     def wants_room(self) -> bool:

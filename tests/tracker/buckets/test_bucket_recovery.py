@@ -15,10 +15,12 @@ from geminga.errors import NotAllowed, StorageError
 from geminga.managed_ledger.chain.ledger_chain import ChainLedger, LedgerChain
 from geminga.managed_ledger.cursor.acknowledgments import Acknowledgments
 from geminga.metadata import records
+from geminga.tracker.buckets import override_store
 from geminga.tracker.buckets.bucket_settings import BucketSettings
 from geminga.tracker.buckets.bucket_store import BucketWriter
 from geminga.tracker.buckets.override_store import ENTRIES_MAX, KEY, OverrideStore
 from geminga.tracker.buckets.recovery import unacknowledged
+from geminga.tracker.format import override_format
 from geminga.tracker.format.bucket_format import Directory, encode_bucket
 from geminga.tracker.format.override_format import decode_overrides
 from geminga.tracker.format.rows import code_of, from_columns
@@ -591,6 +593,58 @@ def test_a_cancelled_change_leaves_its_entry_to_another(monkeypatch: pytest.Monk
 
     async def after(world: World) -> None:
         assert await OverrideStore(world.store, world.owner).read() == {100: 1} | changes
+
+    two_lives(world, before, after)
+
+
+def test_changes_that_share_an_entry_keep_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was being written was not counted. A new ledger could not begin with more than the limit: an
+    assertion failed in place of the refusal.
+    """
+    monkeypatch.setattr(override_store, "OVERRIDES_MAX", 3)
+    monkeypatch.setattr(override_format, "OVERRIDES_MAX", 3)
+    world = World(5, APART)
+
+    async def before(world: World) -> None:
+        overrides = OverrideStore(world.store, world.owner)
+        await overrides.write({100: 1})
+        entries = Entries(monkeypatch)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(overrides.write, {101: 2})
+            await wait_all_tasks_blocked()
+            nursery.start_soon(overrides.write, {102: 3})
+            await wait_all_tasks_blocked()
+            with pytest.raises(NotAllowed):
+                await overrides.write({103: 4})
+            entries.may_go_on.set()
+        overrides.forget([100])
+        await overrides.write({103: 4})
+
+    async def after(world: World) -> None:
+        assert await OverrideStore(world.store, world.owner).read() == {100: 1, 101: 2, 102: 3, 103: 4}
+
+    two_lives(world, before, after)
+
+
+def test_a_change_that_was_given_up_does_not_come_with_a_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its task was cancelled while it waited, so the next change wrote it, however much later that came."""
+    world = World(5, APART)
+
+    async def before(world: World) -> None:
+        overrides = OverrideStore(world.store, world.owner)
+        await overrides.write({100: 1})
+        entries = Entries(monkeypatch)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(overrides.write, {101: 2})
+            await wait_all_tasks_blocked()
+            with trio.move_on_after(0):
+                await overrides.write({102: 3})
+            entries.may_go_on.set()
+        await overrides.write({103: 4})
+        assert entries.begun == [{101: 2}, {103: 4}]
+
+    async def after(world: World) -> None:
+        assert await OverrideStore(world.store, world.owner).read() == {100: 1, 101: 2, 103: 4}
 
     two_lives(world, before, after)
 
