@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from geminga.cli.chaos.checking.broker_time import BrokerTime
 from geminga.cli.chaos.checking.check import ANSWER_MS
 from geminga.cli.chaos.checking.deliveries import END_HEARD_MS, IN_FLIGHT_MS, SAVED_WITHIN_MS
 from geminga.cli.chaos.checking.history import Fault, Fencing, Jump, Left, Producing, Seek, Taking
-from geminga.cli.chaos.checking.scenario import Duration, Expect
+from geminga.cli.chaos.checking.scenario import Duration, Expect, Scenario
 from tests.cli.chaos.story import BEGAN_MS, Story
 
 
@@ -514,8 +516,34 @@ def test_lateness_is_judged_by_what_the_machine_held_up(bound_ms: int, held_up_m
     for name in ("late", "p99"):
         expect = Expect(**{name: Duration(bound_ms)})  # type: ignore[arg-type]
         assert found.verdict(expect) == verdict
-        advised = ["--slack 3" in text for text in found.untold(expect) + found.late(expect)]
+        said = found.untold(expect) + found.late(expect)
+        advised = ["bounds 3 times as long (--slack)" in text for text in said]
         assert advised == ([] if verdict == "passed" else [verdict == "not shown"])
+
+
+@pytest.mark.parametrize("bound_ms", [1, 50, 600, 699])
+def test_the_advice_for_a_busy_machine_would_have_helped(bound_ms: int) -> None:
+    story = Story(delay_ms=2000)
+    for number in range(10):
+        story.deliver(number, 10 * number + 5 + 2000 + 700)
+    story.probe(500, client_waits_ms=5000)
+    scenario = Scenario(name="mine", expect=Expect(late=Duration(bound_ms), p99=Duration(bound_ms)))
+    found = story.finds()
+    for text in found.untold(scenario.expect):
+        [times] = re.findall(r"with bounds ([\d,]+) times as long", text)
+        slack = int(times.replace(",", ""))
+        assert found.verdict(scenario.with_slack(slack).expect) == "passed"
+        half = found.verdict(scenario.with_slack(slack / 2).expect)
+        assert half == ("not shown" if slack > 3 else "passed")
+
+
+def test_no_factor_helps_a_bound_of_nothing() -> None:
+    story = Story(delay_ms=2000)
+    story.deliver(0, 2705)
+    story.probe(500, client_waits_ms=5000)
+    [text] = story.check().untold(Expect(late=Duration(0)))
+    assert "--slack" not in text
+    assert "a bound of 0 ms" in text
 
 
 def test_silence_on_a_machine_without_time_shows_nothing() -> None:
@@ -529,7 +557,7 @@ def test_silence_on_a_machine_without_time_shows_nothing() -> None:
     story.probe(59_000, broker_waits_ms=1)
     found = story.check()
     assert found.verdict(Expect()) == "not shown"
-    assert "--slack 3" in found.not_shown[0]
+    assert "bounds 3 times as long (--slack)" in found.not_shown[0]
     assert found.counts["lost"].count == 0
 
 

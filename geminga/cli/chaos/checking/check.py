@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from geminga.cli.chaos.checking.deliveries import DeliveryCheck, session_over_ms
-from geminga.cli.chaos.checking.findings import ON_A_BUSY_MACHINE, Findings
+from geminga.cli.chaos.checking.findings import Findings, advice
 from geminga.cli.chaos.checking.history import History, Received, Receiving
 from geminga.cli.chaos.checking.lateness import firsts, shares
 from geminga.cli.chaos.checking.machine import Machine
@@ -42,7 +42,7 @@ def check(history: History, expect: Expect) -> Findings:
     _check_clock(history, found)
     _check_left(history, [end.unsettled for end in ends], found)
     late, late_shown, prompt, prompt_shown = _times(history, machine)
-    without_time = [f"{text}; the machine had no time for it; {ON_A_BUSY_MACHINE}" for text in history.stuck]
+    without_time = [f"{text}; the machine had no time for it; {advice()}" for text in history.stuck]
     return msgspec.structs.replace(
         found,
         sent=sum(1 for sent in history.sent for one in sent if one.first_ms),
