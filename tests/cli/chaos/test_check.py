@@ -50,7 +50,8 @@ def test_what_was_confirmed_before_a_copy_has_to_come_again_after_its_restore() 
     for number in range(4):
         story.deliver(number, 3000, session=2)
     found = story.finds(lost=1)
-    assert found.counts["lost"].texts == ["topic 0, s: p0 number 4: not again after a seek or a restore"]
+    [text] = found.counts["lost"].texts
+    assert text == "topic 0, s: p0 number 4, sent at 0.04 s: not again after a seek or a restore"
     assert found.taken == 5
     story.deliver(4, 3000, session=2)
     assert story.finds().taken == 5
@@ -102,7 +103,8 @@ def test_a_message_that_never_came_is_lost() -> None:
     story = Story()
     story.deliver_all()
     del story.got[4]
-    assert story.finds(lost=1).counts["lost"].texts == ["topic 0, s: p0 number 4: never delivered"]
+    [text] = story.finds(lost=1).counts["lost"].texts
+    assert text == "topic 0, s: p0 number 4, sent at 0.04 s: never delivered"
 
 
 def test_a_message_that_came_and_was_never_acknowledged_is_lost() -> None:
@@ -112,7 +114,7 @@ def test_a_message_that_came_and_was_never_acknowledged_is_lost() -> None:
     story.got[4].nack(BEGAN_MS + 1005)
     story.got.pop()
     texts = story.finds(lost=1).counts["lost"].texts
-    assert texts == ["topic 0, s: p0 number 4: asked for again, and never delivered again"]
+    assert texts == ["topic 0, s: p0 number 4, sent at 0.04 s: asked for again, and never delivered again"]
 
 
 def test_an_acknowledgement_without_an_answer_is_counted_and_excuses() -> None:
@@ -129,7 +131,8 @@ def test_an_acknowledgement_that_nobody_answers_though_its_consumer_stays_is_fou
     story = Story()
     story.deliver_all()
     story.got[4].confirm(0)
-    story.finds(unanswered=1)
+    [text] = story.finds(unanswered=1).counts["unanswered"].texts
+    assert text == "topic 0, s: acknowledgement of 7:4 at 1.00 s"
     story.history.sessions[0].leave(story.got[4].at_ms + ANSWER_MS - 1)
     story.finds()
 
@@ -177,7 +180,7 @@ def test_after_a_seek_everything_has_to_come_again() -> None:
         session.end(BEGAN_MS + 1501)
     came_back = story.join(1510).number
     found = story.finds(lost=10)
-    assert found.counts["lost"].texts[0].endswith("number 0: not again after a seek or a restore")
+    assert found.counts["lost"].texts[0].endswith("sent at 0.00 s: not again after a seek or a restore")
     for number in range(9):
         story.deliver(number, 1600 + number, session=came_back)
     story.finds(lost=1)
@@ -366,8 +369,8 @@ def test_a_broken_order_is_found(kind: str) -> None:
         story.deliver(number, 1000)
     # After a later message of its producer, and after a later entry of the topic.
     assert story.finds(out_of_order=2).counts["out_of_order"].texts == [
-        "topic 0, s: producer 0 number 2 in 7:2: after number 3",
-        "topic 0, s: producer 0 number 2 in 7:2: after 7:3 on the same connection",
+        "topic 0, s: producer 0 number 2 in 7:2 at 1.00 s: after number 3",
+        "topic 0, s: producer 0 number 2 in 7:2 at 1.00 s: after 7:3 on the same connection",
     ]
     # One that was refused and sent again has lost its place; the order of the entries stays.
     story.history.sent[0][2].refuse()

@@ -42,7 +42,7 @@ def test_a_run_that_is_wrong_says_what_and_how_many() -> None:
     found = report(story)
     text = text_report(found)
     assert text.startswith("mine: wrong\n")
-    assert "topic 0, s: p0 number 0: never delivered" in text
+    assert "topic 0, s: p0 number 0, sent at 0.00 s: never delivered" in text
     assert "and 25 more" in text
     assert "1   1.50 s  kill" in text
     assert found.reasons == [

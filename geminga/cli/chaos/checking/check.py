@@ -129,7 +129,7 @@ def _check_end(
                 found.add(
                     "lost",
                     f"topic {subscription.topic}, {subscription.name}: {producer.name} number {one.number}"
-                    f"{delay}: {_fate(came, counted)}",
+                    f", sent at {history.second(one.first_ms)}{delay}: {_fate(came, counted)}",
                 )
     return _End(unsettled, unconfirmed, unclear, taken)
 
@@ -153,7 +153,8 @@ def _check_answers(history: History, receiving: Receiving, machine: Machine, fou
             if over_ms - delivery.ack_ms - waits_ms >= ANSWER_MS:
                 topic, name = receiving.subscription.topic, receiving.subscription.name
                 place = f"{delivery.ledger_id}:{delivery.entry_id}"
-                found.add("unanswered", f"topic {topic}, {name}: acknowledgement of {place}")
+                at = history.second(delivery.ack_ms)
+                found.add("unanswered", f"topic {topic}, {name}: acknowledgement of {place} at {at}")
 
 
 def _check_clock(history: History, found: Findings) -> None:

@@ -316,7 +316,8 @@ class DeliveryCheck:
     def _add(self, name: str, delivery: Received, why: str = "") -> None:
         topic, subscription = self._subscription.topic, self._subscription.name
         text = f"topic {topic}, {subscription}: producer {delivery.producer} number {delivery.number}"
-        self._found.add(name, f"{text} in {_place(delivery)}{': ' if why else ''}{why}")
+        place = f"{_place(delivery)} at {self._history.second(delivery.at_ms)}"
+        self._found.add(name, f"{text} in {place}{': ' if why else ''}{why}")
 
 
 def session_over_ms(session: Session, machine: Machine) -> int:

@@ -296,6 +296,10 @@ class History:
         """As a file tells it."""
         self.began_ms, self.offset_ms = at_ms, offset_ms
 
+    def second(self, at_ms: int) -> str:
+        """Of the run, as all that a report says has it."""
+        return f"{(at_ms - self.began_ms) / 1000:.2f} s"
+
     def end(self, at_ms: int) -> None:
         """Nothing is sent or received any more."""
         self.ended_ms = at_ms

@@ -162,7 +162,7 @@ def _done(report: Report) -> list[tuple[int, int, str]]:
 
 
 def _seconds(report: Report, at_ms: int) -> str:
-    return f"{(at_ms - report.history.began_ms) / 1000:6.2f} s"
+    return f"{report.history.second(at_ms):>8}"
 
 
 def _list(title: str, texts: Sequence[str]) -> str:
