@@ -48,13 +48,12 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
     except InvalidScenario as error:
         print(f"geminga chaos {flags.action}: {error}", file=sys.stderr)
         return EXIT_USAGE
-    except (
-        InvalidHistory,
-        BrokerFailed,
-        RequestFailed,
-        ClientError,
-        OSError,
-    ) as error:
+    except OSError as error:
+        named = error.filename is not None and error.strerror is not None
+        text = f"{error.filename}: {error.strerror}" if named else str(error)
+        print(f"geminga chaos {flags.action}: {text}", file=sys.stderr)
+        return EXIT_FAILED
+    except (InvalidHistory, BrokerFailed, RequestFailed, ClientError) as error:
         print(f"geminga chaos {flags.action}: {error}", file=sys.stderr)
         return EXIT_FAILED
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from geminga.cli.arguments.parser import Parser
+from geminga.cli.chaos.chaos import run
 from geminga.cli.chaos.checking.check import check
 from geminga.cli.chaos.checking.history import Doing, Fault, History, Jump, Record, Sample, Taking
 from geminga.cli.chaos.checking.history_file import InvalidHistory, Told, read, written
@@ -83,10 +85,22 @@ def test_a_history_is_read_as_it_was_written() -> None:
         read(lines[:-1])
     with pytest.raises(InvalidHistory, match="line 3: "):
         read([*lines[:2], b'{"is":"sent","producer":7,"number":0}', *lines[3:]])
-    with pytest.raises(InvalidHistory, match="line 1: "):
-        read([b"[]"])
+    for other in (b"[]", b"hello\n", b'text = "a scenario"\n', lines[1]):
+        with pytest.raises(
+            InvalidHistory, match="^line 1: expected the first line of a history, as 'geminga"
+        ):
+            read([other])
     with pytest.raises(InvalidHistory, match="^the file is empty$"):
         read([])
+
+
+def test_a_history_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(Parser, ["check", str(tmp_path / "none.jsonl")]) == 1
+    assert (
+        capsys.readouterr().err == f"geminga chaos check: {tmp_path}/none.jsonl: No such file or directory\n"
+    )
+    assert run(Parser, ["check", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == f"geminga chaos check: {tmp_path}: Is a directory\n"
 
 
 def test_the_example_of_the_page_is_a_history() -> None:

@@ -32,6 +32,10 @@ from geminga.errors import GemingaError
 FORMATS: Final = (1, 2)
 """2: with an operator's steps and what they took, which readers of 1 do not know."""
 
+NO_HISTORY: Final = (
+    "expected the first line of a history, as 'geminga chaos run SCENARIO --history FILE' writes"
+)
+
 
 class InvalidHistory(GemingaError):
     """The text says what is wrong, in which line."""
@@ -158,6 +162,8 @@ def read(lines: Iterable[bytes]) -> Told:
         for line in lines:
             number += 1
             record = _DECODER.decode(line)
+            if begin is None and not isinstance(record, Begin):
+                raise _Dangling(f"it is a line of a {record.__struct_config__.tag!r}")
             if isinstance(record, Begin):
                 begin = record
                 history.begin_at(record.began_ms, record.offset_ms)
@@ -184,6 +190,8 @@ def read(lines: Iterable[bytes]) -> Told:
             raise InvalidHistory(f"line {number}: the file ends here, without its last line")
         return Told(of_builtins(begin.scenario), history, begin.replay, begin.against)
     except (msgspec.DecodeError, InvalidScenario, _Dangling) as error:
+        if begin is None:
+            raise InvalidHistory(f"line {number}: {NO_HISTORY}: {error}") from None
         raise InvalidHistory(f"line {number}: {error}") from None
 
 
