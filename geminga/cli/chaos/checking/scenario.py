@@ -16,6 +16,7 @@ from geminga.errors import GemingaError
 from geminga.units import DURATION_FORMS, duration_ms
 
 MESSAGES_MAX: Final = 10_000_000
+SPAN_OF_DELAYS: Final = 'expected the shortest and the longest delay, such as ["1s", "10s"]'
 
 SubscriptionType = Literal["Exclusive", "Failover", "Shared", "Key_Shared"]
 Action = Literal[
@@ -228,6 +229,7 @@ def parse_scenario(text: str, name: str) -> Scenario:
     """A scenario from its file's text. Raises `InvalidScenario`."""
     try:
         fields = tomllib.loads(text)
+        _check_blocks(fields)
         fields["steps"] = [_step(step) for step in fields.get("steps", [])]
         fields["broker"] = {key: _setting(value) for key, value in fields.get("broker", {}).items()}
         _check_names(fields)
@@ -307,6 +309,15 @@ def _check_names(fields: Mapping[str, Any]) -> None:
         raise TypeError(f"there is no {unknown[0]!r}; there are {', '.join(Scenario.__struct_fields__)}")
 
 
+def _check_blocks(fields: Mapping[str, Any]) -> None:
+    for name in ("consumers", "steps"):
+        if isinstance(fields.get(name), Mapping):
+            raise TypeError(f"{name}: begin each of them with [[{name}]], also where there is one only")
+    load = fields.get("load")
+    if isinstance(load, Mapping) and not isinstance(load.get("delay", []), list):
+        raise TypeError(f"load.delay: {SPAN_OF_DELAYS}")
+
+
 def _check(scenario: Scenario) -> None:
     def refuse(text: str) -> None:
         raise InvalidScenario(f"{scenario.name}: {text}")
@@ -318,7 +329,7 @@ def _check(scenario: Scenario) -> None:
     if len(set(names)) < len(names):
         refuse("consumers: each [[consumers]] needs a subscription of its own")
     if load.delayed and (len(load.delay) != 2 or load.delay[0] > load.delay[1]):
-        refuse('load.delay: expected the shortest and the longest delay, such as ["1s", "10s"]')
+        refuse(f"load.delay: {SPAN_OF_DELAYS}")
     for consumers in scenario.consumers:
         if consumers.type == "Exclusive" and consumers.count > 1:
             refuse(f"consumers: {consumers.subscription}: an Exclusive subscription has one consumer")
