@@ -620,6 +620,32 @@ def test_a_fault_that_took_no_effect_shows_nothing_where_it_is_needed() -> None:
     story.finds()
 
 
+def test_a_fault_without_an_effect_is_noted_and_judges_nothing() -> None:
+    story = Story()
+    story.deliver_all()
+    kinds = ("wire/cut", "clock/step", "process/kill", "bucket/fail")
+    for kind in kinds:
+        ends = kind == "process/kill"
+        story.history.faults.append(Fault(text=f"fault {kind} x=1", at_ms=BEGAN_MS, ends_broker=ends))
+    story.history.faults[-1].count(1)
+    assert story.finds().notes == [
+        "fault wire/cut x=1: took no effect; with needs_hits = 1 such a run is not shown"
+    ]
+    story.history.faults[0].needs_hits = 1
+    assert story.check().notes == []
+
+
+def test_a_loss_into_a_black_hole_is_noted_as_what_it_may_be() -> None:
+    story = Story()
+    story.deliver_all()
+    story.history.faults.append(Fault(text="fault wire/black-hole command=MESSAGE", at_ms=BEGAN_MS, hits=3))
+    assert story.finds().notes == []
+    del story.got[4]
+    [note] = story.finds(lost=1).notes
+    assert note.startswith("wire/black-hole took 3 frames: ")
+    assert note.endswith("do an unload or a kill after it")
+
+
 def test_a_run_that_was_broken_off_shows_nothing_and_accuses_nobody_of_what_is_missing() -> None:
     story = Story()
     story.history.broken.append("interrupted")

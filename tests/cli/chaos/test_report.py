@@ -64,6 +64,16 @@ def test_a_terminal_of_80_columns_is_wide_enough() -> None:
     assert text.count("long-winded") == 20
 
 
+def test_notes_are_in_both_reports() -> None:
+    story = Story()
+    story.deliver_all()
+    story.history.faults.append(Fault(text="fault wire/<cut>", at_ms=BEGAN_MS))
+    found = report(story)
+    assert "\n  Note:\n    fault wire/<cut>: took no effect; with needs_hits = 1 " in text_report(found)
+    assert "<h2>Note</h2><ul><li>fault wire/&lt;cut&gt;: took no effect" in html_report(found)
+    assert "Note" not in text_report(report(Story()))
+
+
 def test_a_history_is_read_as_it_was_written() -> None:
     story = Story(messages=4, delay_ms=500)
     # What is planned and was not sent is not written.

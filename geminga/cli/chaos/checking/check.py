@@ -14,7 +14,7 @@ import msgspec
 
 from geminga.cli.chaos.checking.deliveries import DeliveryCheck, session_over_ms
 from geminga.cli.chaos.checking.findings import Findings, advice
-from geminga.cli.chaos.checking.history import History, Received, Receiving
+from geminga.cli.chaos.checking.history import Fault, History, Received, Receiving
 from geminga.cli.chaos.checking.lateness import firsts, shares
 from geminga.cli.chaos.checking.machine import Machine
 from geminga.cli.chaos.checking.scenario import Expect
@@ -63,7 +63,28 @@ def check(history: History, expect: Expect) -> Findings:
         dead=[one.text for one in history.doings if one.kind == "dead"],
         stuck=[] if is_untold else list(history.stuck),
         not_shown=_missed(history) + _gone(ends) + (without_time if is_untold else []) + history.broken,
+        notes=_notes(history, found.counts["lost"].count),
     )
+
+
+def _notes(history: History, lost: int) -> list[str]:
+    def had(fault: Fault, kind: str) -> bool:
+        return fault.text.startswith(f"fault {kind}")
+
+    idle = [
+        f"{fault.text}: took no effect; with needs_hits = 1 such a run is not shown"
+        for fault in history.faults
+        # A clock that is wrong has no hits, and a broker that has ended cannot tell of one.
+        if not (fault.hits or fault.needs_hits or fault.ends_broker or had(fault, "clock/"))
+    ]
+    took = sum(fault.hits for fault in history.faults if had(fault, "wire/black-hole"))
+    if not (took and lost):
+        return idle
+    return [
+        *idle,
+        f"wire/black-hole took {took:,} frames: what it took on a connection that stays open is missing "
+        "without a fault of the broker; let the rule end, and do an unload or a kill after it",
+    ]
 
 
 def _missed(history: History) -> list[str]:

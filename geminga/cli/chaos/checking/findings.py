@@ -84,6 +84,8 @@ class Findings(msgspec.Struct):
     """What nothing was seen of any more, while the machine had time."""
     not_shown: list[str] = []
     """What the run could not tell."""
+    notes: list[str] = []
+    """What a reader may overlook; no verdict depends on them."""
 
     def add(self, name: str, text: str, count: int = 1) -> None:
         self.counts[name].add(text, count)

@@ -57,6 +57,8 @@ def text_report(report: Report) -> str:
         lines += ["", f"  {name}:", *_all_wrapped(texts)]
     for name, texts in report.reasons:
         lines += ["", f"  {name}:", *_all_wrapped(texts)]
+    if report.findings.notes:
+        lines += ["", "  Note:", *_all_wrapped(report.findings.notes)]
     lines += ["", "  What was done:"] if _done(report) else []
     for number, at_ms, text in _done(report):
         lines += _wrapped(f"{number:>2} {_seconds(report, at_ms)}  {text}", 4, 18)
@@ -100,6 +102,7 @@ def html_report(report: Report) -> str:
             *(_list(name, texts) for name, texts in report.reasons),
             f"<table>{facts}</table>",
             *(_list(name, texts) for name, texts in _examples(report.findings)),
+            _list("Note", report.findings.notes),
             # Scaled to the width of a phone its words would have five pixels.
             '<div class="picture" role="region" aria-label="The course of the run" tabindex="0">',
             f"{picture(report.history)}</div>",
