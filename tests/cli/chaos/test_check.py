@@ -642,8 +642,20 @@ def test_a_loss_into_a_black_hole_is_noted_as_what_it_may_be() -> None:
     assert story.finds().notes == []
     del story.got[4]
     [note] = story.finds(lost=1).notes
-    assert note.startswith("wire/black-hole took 3 frames: ")
+    assert note.startswith("wire/black-hole took 3 frames on connections that stayed open")
     assert note.endswith("do an unload or a kill after it")
+
+
+def test_what_comes_again_after_a_black_hole_may_be_out_of_order_and_that_is_noted() -> None:
+    """As after the unload that the note on losses asks for."""
+    story = Story("Key_Shared", messages=3, keys=1)
+    story.history.faults.append(Fault(text="fault wire/black-hole command=MESSAGE", at_ms=BEGAN_MS, hits=1))
+    for number in (0, 2, 1):
+        story.deliver(number, 1000 + number)
+    [note] = story.finds(out_of_order=1).notes
+    assert note.endswith("[expect] may allow it with out_of_order")
+    story.history.faults.clear()
+    assert story.check().notes == []
 
 
 def test_a_run_that_was_broken_off_shows_nothing_and_accuses_nobody_of_what_is_missing() -> None:

@@ -63,28 +63,29 @@ def check(history: History, expect: Expect) -> Findings:
         dead=[one.text for one in history.doings if one.kind == "dead"],
         stuck=[] if is_untold else list(history.stuck),
         not_shown=_missed(history) + _gone(ends) + (without_time if is_untold else []) + history.broken,
-        notes=_notes(history, found.counts["lost"].count),
+        notes=_notes(history, found),
     )
 
 
-def _notes(history: History, lost: int) -> list[str]:
+def _notes(history: History, found: Findings) -> list[str]:
     def had(fault: Fault, kind: str) -> bool:
         return fault.text.startswith(f"fault {kind}")
 
-    idle = [
+    notes = [
         f"{fault.text}: took no effect; with needs_hits = 1 such a run is not shown"
         for fault in history.faults
         # A clock that is wrong has no hits, and a broker that has ended cannot tell of one.
         if not (fault.hits or fault.needs_hits or fault.ends_broker or had(fault, "clock/"))
     ]
     took = sum(fault.hits for fault in history.faults if had(fault, "wire/black-hole"))
-    if not (took and lost):
-        return idle
-    return [
-        *idle,
-        f"wire/black-hole took {took:,} frames: what it took on a connection that stays open is missing "
-        "without a fault of the broker; let the rule end, and do an unload or a kill after it",
-    ]
+    hole = f"wire/black-hole took {took:,} frames on connections that stayed open, as no network does: "
+    if took and found.counts["lost"].count:
+        notes.append(
+            f"{hole}what was in them is missing; let the rule end, and do an unload or a kill after it"
+        )
+    if took and found.counts["out_of_order"].count:
+        notes.append(f"{hole}what came after them overtook them; [expect] may allow it with out_of_order")
+    return notes
 
 
 def _missed(history: History) -> list[str]:
