@@ -375,6 +375,8 @@ def commands(addresses: Addresses, web: str, steps: Steps, options: argparse.Nam
         ]
         list(pool.map(lambda path: ask(web, "PUT", path), paths))
     backlog = "persistent://public/default/backlog"
+    # It keeps the messages: what is measured before they are read takes longer than an inactive topic stays.
+    ask(web, "PUT", "/admin/v2/persistent/public/default/backlog/subscription/s")
     client = pulsar.Client(
         f"pulsar://localhost:{addresses.binary_port}",
         logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"),

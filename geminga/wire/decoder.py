@@ -14,8 +14,9 @@ from fastcrc.crc32 import iscsi as crc_32c
 
 from geminga.errors import ProtocolError
 from geminga.limits import FRAME_BYTES_MAX
+from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.commands import Ack, BadFrame, Command, Delivery, Flow, Send, UnknownCommand, request_id_of
-from geminga.wire.parse import MAGIC_CHECKSUM, parse_command
+from geminga.wire.parse import LONG_ACK_BYTES, MAGIC_CHECKSUM, parse_command
 from geminga.wire.scan_ack import scan_ack
 from geminga.wire.varint import scan_varint
 
@@ -58,7 +59,7 @@ class Decoder:
     Copies each byte a bounded number of times, however the stream is cut. Not usable after it has raised.
     """
 
-    __slots__ = ("_failed", "_frame_bytes_max", "_need_bytes", "_partial")
+    __slots__ = ("_failed", "_frame_bytes_max", "_need_bytes", "_partial", "has_long_ack")
 
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
         self._frame_bytes_max = frame_bytes_max
@@ -66,6 +67,10 @@ class Decoder:
         self._need_bytes = 0
         """The length of the partial frame when complete; 0 while its sizes are unknown."""
         self._failed: str | None = None
+        self.has_long_ack = False
+        """Whether there may be an ACK among the commands that names too many entries for one turn of the
+        loop (`parse.ack_parts`). The reader sets it back.
+        """
 
     @property
     def partial_bytes(self) -> int:
@@ -143,11 +148,13 @@ class Decoder:
             elif kind == _FLOW_HEAD:
                 if id_field & 0xFF80 == _ID_BASE and tag == 0x10:
                     command = _scan_flow(data, id_field & 0x7F, at + 15, at + 8 + command_size)
-            elif head & 0xFFFFFF80 == _LONG_ACK:
+            elif head & 0xFFFFFF80 == _LONG_ACK and command_size <= LONG_ACK_BYTES:
                 command = _scan_long_ack(data, at + 11, at + 8 + command_size)
             if command is None:
                 # All that the scanners do not know, with the same result. tests/wire feeds both and compares.
                 command = parse_command(data, view, at + 8, at + 8 + command_size, end)
+                if command_size > LONG_ACK_BYTES and type(command) is pb.CommandAck:
+                    self.has_long_ack = True
             commands.append(command)
             at = end
         else:

@@ -21,7 +21,7 @@ from geminga.wire import client_commands, encoder
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.commands import position_of, signed, unsigned
 from geminga.wire.decoder import Ack, BadFrame, Decoder, Delivery, Flow, Send, UnknownCommand, request_id_of
-from geminga.wire.parse import parse_command
+from geminga.wire.parse import ACK_PART_IDS, ack_parts, parse_command
 from tests.budget import budget
 
 EXAMPLES = budget(day=200, night=20_000)
@@ -612,3 +612,33 @@ def test_every_message_that_a_peer_may_name_has_a_class() -> None:
     for kind in ALL:
         name = pb.BaseCommand.DESCRIPTOR.fields_by_number[kind].message_type.name
         assert issubclass(getattr(pb, name), Message)
+
+
+@pytest.mark.parametrize("extra", [{}, {"validation_error": pb.CommandAck.UncompressedSizeCorruption}])
+def test_a_long_ack_is_cut_into_parts_of_which_the_last_has_the_request_id(extra: dict[str, Any]) -> None:
+    """400,000 ids in one frame took 0.3 s to become positions, and more to acknowledge."""
+    count = 2 * ACK_PART_IDS + 500
+    ids = [pb.MessageIdData(ledgerId=7, entryId=n) for n in range(count)]
+    ack = pb.CommandAck(
+        consumer_id=3, ack_type=pb.CommandAck.Individual, message_id=ids, request_id=9, **extra
+    )
+    decoder = Decoder()
+    [command] = decoder.feed(frame(pb.BaseCommand(type=TYPE.ACK, ack=ack).SerializeToString()))
+    assert command == ack
+    assert decoder.has_long_ack
+    parts = list(ack_parts(ack))
+    assert [type(part) for part in parts] == [pb.CommandAck if extra else Ack] * 3
+    whole = [
+        (part.consumer_id, part.request_id)
+        for part in parts
+        if isinstance(part, Ack) or part.HasField("request_id")
+    ]
+    assert whole == ([(3, 9)] if extra else [(3, None), (3, None), (3, 9)])
+    named = [
+        position
+        for part in parts
+        for position in (part.positions if isinstance(part, Ack) else map(position_of, part.message_id))
+    ]
+    assert named == [(7, n) for n in range(count)]
+    ack.ack_type = pb.CommandAck.Cumulative
+    assert list(ack_parts(ack)) == [ack], "which is ignored; a part of one id would count"

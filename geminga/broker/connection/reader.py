@@ -17,7 +17,9 @@ from geminga import limits
 from geminga.broker.connection.session import Session
 from geminga.broker.connection.turns import SLICE_COMMANDS, TURN_S, Turn
 from geminga.broker.flow.publish_memory import PROGRESS_S, SMALL_FRAME_BYTES_MAX, LargeFrame, PublishMemory
+from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.commands import BadFrame, Command
+from geminga.wire.parse import ack_parts
 
 # All of a chunk is cut into commands in one go, which no turn can interrupt, so the size of a chunk follows
 # from what was in the last one. Large chunks are worth it: fewer system calls, and fewer frames that come in
@@ -99,12 +101,16 @@ class Reader:
             except BadFrame as error:
                 # What came before the bad frame was valid, and counts as if it had come in a chunk of its
                 # own.
-                await self._serve_slices(error.commands)
+                await self._serve_singly(error.commands)
                 raise
             count = commands_left = len(commands)
             chunk_bytes = len(chunk)
             del chunk  # or each connection that waits below would keep one
-            if count > SLICE_COMMANDS:
+            if decoder.has_long_ack:
+                decoder.has_long_ack = False
+                took_s = await self._serve_singly(commands)
+                commands_left = 0
+            elif count > SLICE_COMMANDS:
                 cut_s = monotonic_s() - began_s
                 commands_left, slice_s = await self._serve_slices(commands)
                 took_s = max(cut_s, slice_s)
@@ -142,6 +148,22 @@ class Reader:
                 await turn.end()
         session.serve(commands[at:])
         return count - at, longest_s
+
+    async def _serve_singly(self, commands: list[Command]) -> float:
+        """Serve commands with an acknowledgement among them that may name 400,000 entries: 0.3 s in one turn.
+        Nothing else of the connection is served between its parts. Returns the duration of the longest step.
+        """
+        session, turn, monotonic_s = self._session, self._turn, self._session.rooms.clock.monotonic_s
+        longest_s = 0.0
+        for command in commands:
+            parts = ack_parts(command) if isinstance(command, pb.CommandAck) else (command,)
+            for part in parts:
+                began_s = monotonic_s()
+                session.serve([part])
+                longest_s = max(longest_s, monotonic_s() - began_s)
+                if turn.is_over(1 if part is command else SLICE_COMMANDS):
+                    await turn.end()
+        return longest_s
 
     async def _receive(self, *, expected: bool) -> bytes:
         """The next chunk, outside a large frame. Waits for the socket first unless bytes are `expected`."""

@@ -32,11 +32,13 @@ from geminga.broker.flow.switching import SHORT_S, USUAL_S, SwitchInterval
 from geminga.broker.topic_lists import pattern
 from geminga.broker.topic_lists.topic_names import TopicNames
 from geminga.limits import KIB, MIB, OUTBOX_BYTES_HIGH
+from geminga.managed_ledger.cursor.cursor import Cursor
 from geminga.names import NamespaceName
 from geminga.wire import client_commands
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.commands import Ack
 from geminga.wire.decoder import Decoder
+from geminga.wire.parse import ACK_PART_IDS
 from geminga.wire.topic_list import topics_hash
 from tests.broker.topics_rig import TOPIC, TopicsRig, open_topics
 from tests.e2e.binary_session import frame
@@ -180,6 +182,36 @@ async def test_what_came_before_a_broken_frame_is_served_in_turns_too(
         assert [(await flooder.answer()).request_id for _ in range(100)] == list(range(100))
         assert await flooder.answer() is None
         assert served_ids == list(range(100))
+
+
+async def test_an_ack_of_many_entries_is_served_in_turns_and_before_what_follows_it(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    """One frame named 400,000 entries, and held the loop for 0.7 s."""
+    count = 20_000
+    acked: list[tuple[int, int]] = []
+    acknowledge = Cursor.acknowledge
+
+    def counted(cursor: Cursor, positions: Sequence[tuple[int, int]]) -> bool:
+        acked.extend(positions)
+        return acknowledge(cursor, positions)
+
+    monkeypatch.setattr(Cursor, "acknowledge", counted)
+    async with serving() as served:
+        client = await served.client()
+        await client.stream.send_all(client_commands.subscribe(1, 1, str(TOPIC), "s"))
+        assert isinstance(await client.answer(), pb.CommandSuccess)
+        ids = [(7, number) for number in range(count)]
+        data = client_commands.ack(1, ids, request_id=5) + client_commands.close_consumer(1, 6)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.stream.send_all, data)
+            by_turn = await served_by_turn(acked, count)
+        assert acked == ids
+        assert max(by_turn) <= 2 * TURN_COMMANDS_MAX // SLICE_COMMANDS * ACK_PART_IDS
+        receipt = await client.answer()
+        assert isinstance(receipt, pb.CommandAckResponse)
+        assert (receipt.request_id, receipt.message) == (5, "")
+        assert isinstance(await client.answer(), pb.CommandSuccess)
 
 
 async def test_a_flood_leaves_the_others_their_turns_while_peers_that_do_not_read_hold_all_memory(
