@@ -51,7 +51,7 @@ MUTANTS = (
         SNAPSHOTS,
         "        await state.persist_cursors()\n",
         "",
-        (E2E + "test_a_restore_brings_back_messages_and_acknowledgements",),
+        ("tests/server/snapshots/test_save.py::test_acknowledgements_are_written_before_the_copy",),
         "that what was acknowledged just before a save is in it",
     ),
     Mutant(
