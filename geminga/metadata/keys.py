@@ -43,8 +43,3 @@ def children_range(path: str) -> tuple[bytes, bytes]:
 def everything() -> tuple[bytes, bytes]:
     """[start, end) of all nodes."""
     return b"\x01", bytes((DEPTH_MAX + 1,))
-
-
-def is_within(path: str, prefix: str) -> bool:
-    """Whether `path` is the node `prefix` or is below it."""
-    return prefix == "/" or path == prefix or path.startswith(f"{prefix}/")

@@ -19,8 +19,8 @@ MAGIC_STAMP = 0x0E02
 
 LONG_ACK_BYTES: Final = 16 << 10
 """An ACK beyond this stays protobuf, of which 10,000 ids take 0.5 ms: as positions they take 6 ms."""
-ACK_PART_IDS: Final = 1000
-"""As many as clients group at most; a part takes a millisecond."""
+ACK_PART_IDS: Final = 500
+"""A part takes a millisecond."""
 
 _U32 = struct.Struct(">I")
 _TYPE = pb.BaseCommand.Type

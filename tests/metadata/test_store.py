@@ -402,6 +402,19 @@ async def test_watch_sees_its_subtree_in_order(rocks: AbstractAsyncContextManage
         await store.put("/t", b"")
 
 
+async def test_a_watch_of_a_node_and_one_above_it_sees_a_change_once(
+    rocks: AbstractAsyncContextManager[MetadataStore],
+) -> None:
+    async with rocks as store:
+        with store.watch("/t", "/t/a") as changes:
+            await store.put("/t/a", b"", MUST_NOT_EXIST)
+            await store.put("/ta", b"", MUST_NOT_EXIST)
+            await store.put("/t/a/b", b"", MUST_NOT_EXIST)
+            assert [changes.receive_nowait().path for _ in range(2)] == ["/t/a", "/t/a/b"]
+            with pytest.raises(trio.WouldBlock):
+                changes.receive_nowait()
+
+
 async def test_a_slow_watcher_gets_one_resync_for_what_it_missed() -> None:
     async with running(SimKeyValue(), threaded=False) as store:
         with store.watch("/t") as changes:
