@@ -68,8 +68,8 @@ class Decoder:
         """The length of the partial frame when complete; 0 while its sizes are unknown."""
         self._failed: str | None = None
         self.has_long_ack = False
-        """Whether there may be an ACK among the commands that names too many entries for one turn of the
-        loop (`parse.ack_parts`). The reader sets it back.
+        """Whether the commands of the last chunk have an ACK that may name too many entries for one turn of
+        the loop (`parse.ack_parts`).
         """
 
     @property
@@ -89,6 +89,7 @@ class Decoder:
         that frame. From then on every call raises.
         """
         commands: list[Command] = []
+        self.has_long_ack = False
         if self._failed is not None:
             raise BadFrame(self._failed, commands)
         try:

@@ -107,7 +107,6 @@ class Reader:
             chunk_bytes = len(chunk)
             del chunk  # or each connection that waits below would keep one
             if decoder.has_long_ack:
-                decoder.has_long_ack = False
                 took_s = await self._serve_singly(commands)
                 commands_left = 0
             elif count > SLICE_COMMANDS:
