@@ -139,35 +139,51 @@ class Acknowledged:
         """The first ranges of acknowledged entries beyond `after` and mark-delete, ascending, and how many
         more there are. All as of the first step; yields after each ledger, and after `RANGES_AT_ONCE`.
         """
+        return (yield from ranges_of(self.acknowledged_copies(), after, ranges_max))
+
+    def acknowledged_copies(self) -> list[tuple[int, BitMap]]:
+        """By ledger id, ascending: the acknowledged entries beyond mark-delete as they are now."""
         # Copies are cheap, and later acknowledgements are not in them: a range at a time they would not fit
         # the mark-delete position that was read with the first one.
-        copies = [(id_, self._acked[id_].copy()) for id_ in sorted(self._acked) if id_ >= after[0]]
-        found: list[Range] = []
-        left_out = 0
-        for ledger_id, bitmap in copies:
-            if ledger_id == after[0]:
-                bitmap.remove_range(0, max(0, after[1]) + 1)
-            # Set operations of the bitmap and no loop over its entries: a cursor may have a million of them.
-            firsts = bitmap - bitmap.shift(1)
-            left_out += len(firsts)
-            # Also behind the last range that is taken: counting the others of 20 ledgers took 8 ms.
-            yield 1
-            if len(found) >= ranges_max:
-                continue
-            pairs = zip(firsts, bitmap - bitmap.shift(-1), strict=True)
-            while some := list(islice(pairs, min(RANGES_AT_ONCE, ranges_max - len(found)))):
-                found += [(ledger_id, first, last) for first, last in some]
-                left_out -= len(some)
-                yield len(some)
-        return found, left_out
+        return [(ledger_id, self._acked[ledger_id].copy()) for ledger_id in sorted(self._acked)]
 
     def acknowledged_ranges_count(self) -> int:
         """How many ranges `acknowledged_ranges` would list, at a fraction of the cost."""
-        return sum(len(b) - b.intersection_cardinality(b.shift(1)) for b in self._acked.values())
+        return sum(map(count_ranges, self._acked.values()))
 
     def state(self) -> CursorState:
         """The live state, not a copy: encode it before anything else happens."""
         return CursorState((self._md_ledger, self._md_entry), self._acked, self._batches)
+
+
+def ranges_of(
+    copies: list[tuple[int, BitMap]], after: tuple[int, int], ranges_max: int
+) -> Generator[int, None, tuple[list[Range], int]]:
+    """See `Acknowledged.ranges_in_slices`; `copies` change."""
+    found: list[Range] = []
+    left_out = 0
+    for ledger_id, bitmap in copies:
+        if ledger_id < after[0]:
+            continue
+        if ledger_id == after[0]:
+            bitmap.remove_range(0, max(0, after[1]) + 1)
+        # Set operations of the bitmap and no loop over its entries: a cursor may have a million of them.
+        firsts = bitmap - bitmap.shift(1)
+        left_out += len(firsts)
+        # Also behind the last range that is taken: counting the others of 20 ledgers took 8 ms.
+        yield 1
+        if len(found) >= ranges_max:
+            continue
+        pairs = zip(firsts, bitmap - bitmap.shift(-1), strict=True)
+        while some := list(islice(pairs, min(RANGES_AT_ONCE, ranges_max - len(found)))):
+            found += [(ledger_id, first, last) for first, last in some]
+            left_out -= len(some)
+            yield len(some)
+    return found, left_out
+
+
+def count_ranges(bitmap: BitMap) -> int:
+    return len(bitmap) - bitmap.intersection_cardinality(bitmap.shift(1))
 
 
 def end_of_run(bitmap: BitMap, start: int) -> int:

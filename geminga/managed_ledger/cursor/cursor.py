@@ -11,6 +11,7 @@ import trio
 
 from geminga.errors import GemingaError, PeerError, ReadOnly, ServiceNotReady
 from geminga.managed_ledger.chain.ledger_chain import LedgerChain
+from geminga.managed_ledger.cursor.acknowledged import count_ranges, ranges_of
 from geminga.managed_ledger.cursor.acknowledgments import Acknowledgments
 from geminga.managed_ledger.cursor.attachment import Attachment
 from geminga.managed_ledger.cursor.bucket_properties import swapped
@@ -294,6 +295,7 @@ class Cursor(Acknowledgments):
     def statistics(self, after: Position, ranges_max: int) -> Generator[int, None, CursorStatistics]:
         """A view of the first step; yields as `ranges_in_slices`, which takes `after` and `ranges_max`."""
         ledger = self._ledger
+        copies = self.acknowledged_copies()
         found = CursorStatistics(
             mark_delete=self.mark_delete,
             read_position=self.read_position,
@@ -301,7 +303,7 @@ class Cursor(Acknowledgments):
             backlog_entries=self.backlog_entries(),
             acknowledged_ranges=[],
             ranges_left_out=0,
-            ranges_count=self.acknowledged_ranges_count(),
+            ranges_count=0,
             cursor_ledger_id=ledger.record.cursor_ledger_id if ledger is not None else -1,
             cursor_ledger_last_entry_id=ledger.last_entry_id if ledger is not None else -1,
             ledger_switched_ms=ledger.switched_ms if ledger is not None else 0,
@@ -311,7 +313,14 @@ class Cursor(Acknowledgments):
             durable=ledger is not None,
             properties=dict(self.properties),
         )
-        if not found.ranges_count:
+        if not copies:
             return found
-        ranges, left_out = yield from self.ranges_in_slices(after, ranges_max)
-        return msgspec.structs.replace(found, acknowledged_ranges=ranges, ranges_left_out=left_out)
+        yield 1
+        count = 0
+        for _, bitmap in copies:
+            count += count_ranges(bitmap)
+            yield 1
+        ranges, left_out = yield from ranges_of(copies, after, ranges_max)
+        return msgspec.structs.replace(
+            found, acknowledged_ranges=ranges, ranges_left_out=left_out, ranges_count=count
+        )
