@@ -209,8 +209,9 @@ class JournalFiles:
         journal after this. Raises StorageError.
         """
         path, identity, file = self._named
-        # What was cut off is in no open file either.
-        if self._disk.identity(path) != identity:
+        # What was cut off is in no open file either. None: it was removed between its creation and the first
+        # look, and its directory would be left without a journal.
+        if identity is None or self._disk.identity(path) != identity:
             write_again(self._disk, file, path)
             self._named = _NamedFile(path, self._disk.identity(path), file)
 

@@ -168,6 +168,28 @@ async def test_no_write_goes_behind_a_cut(tmp_path: Path, is_closed: bool) -> No
     await check(tmp_path, entries.durable)
 
 
+def test_a_journal_that_is_removed_before_its_first_look_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had no identity, as little as the path, so it passed for the same file."""
+    identity = RealDisk.identity
+
+    def removed(disk: RealDisk, path: str) -> tuple[int, int] | None:
+        monkeypatch.undo()
+        os.unlink(path)
+        return identity(disk, path)
+
+    monkeypatch.setattr(RealDisk, "identity", removed)
+    journal = JournalFiles(
+        RealDisk(), str(tmp_path), SMALL, journal_id=1, previous=JournalPosition(0, 0), free=[]
+    )
+    [gone] = journal.gone()
+    journal.write_again()
+    assert journal.gone() == []
+    assert os.path.getsize(gone) > 0
+    journal.close()
+
+
 def test_no_last_group_goes_behind_a_cut_of_the_journal(tmp_path: Path) -> None:
     """It ends where the reserved space does, and would make the file as long as before."""
     journal = JournalFiles(
