@@ -155,7 +155,8 @@ class EntryLogWriter:
         return [named.path] if is_changed and self._named is named else []
 
     def _has_its_name(self, named: _NamedLog) -> bool:
-        return self._disk.identity(named.path) == named.identity
+        # None: it was removed between its creation and the first look.
+        return self._disk.identity(named.path) == named.identity is not None
 
     def write_again(self) -> None:
         """Write the current log again if it has been removed; durable on return. Only `abandon` and `close`

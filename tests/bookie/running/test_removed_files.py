@@ -168,6 +168,30 @@ async def test_no_write_goes_behind_a_cut(tmp_path: Path, is_closed: bool) -> No
     await check(tmp_path, entries.durable)
 
 
+async def test_a_log_that_is_removed_before_its_first_look_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had no identity, as little as the path, so it passed for the same file."""
+    identity = RealDisk.identity
+
+    def removed(disk: RealDisk, path: str) -> tuple[int, int] | None:
+        if path.endswith(".log"):
+            monkeypatch.undo()
+            os.unlink(path)
+        return identity(disk, path)
+
+    monkeypatch.setattr(RealDisk, "identity", removed)
+    with pytest.RaisesGroup(StorageError):
+        async with running(tmp_path) as bookie:
+            entries = Entries(bookie)
+            await entries.add(1, 20)
+            await bookie.flush()
+            assert len(bookie.files.gone()) == 1
+            await bookie.abandon(StorageError("removed"))
+    assert len(files(tmp_path, "entry-logs")) == 1
+    await check(tmp_path, entries.durable)
+
+
 def test_a_journal_that_is_removed_before_its_first_look_is_written_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
