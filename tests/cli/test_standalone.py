@@ -23,6 +23,7 @@ from geminga.cli.arguments.data_directory import default_data_dir
 from geminga.cli.arguments.ports import describe_refusal, owner_of
 from geminga.config.config import Config
 from geminga.errors import CorruptData
+from tests.e2e.admin_http import Admin
 from tests.e2e.broker_process import BrokerProcess, StandaloneProcess
 from tests.e2e.child_process import running
 
@@ -61,7 +62,7 @@ def test_ready_line_banner_and_a_clean_stop(started: BrokerProcess, tmp_path: Pa
     assert ready["pid"] == started.pid
     assert ready["data_dir"] == str(tmp_path / "data")
     assert ready["startup_ms"] > 0
-    assert get(started, "/admin/v2/brokers/health") == "ok"
+    assert Admin(started.endpoints.web_url).well().text == "ok"
     assert json.loads(get(started, "/admin/v2/namespaces/public")) == ["public/default"]
     index = get(started, "/")
     assert all(get(started, path) for path in re.findall('href="(/[^"]*)"', index))
@@ -125,10 +126,10 @@ def test_a_data_directory_is_used_by_one_broker_and_again_after_it(started: Brok
     assert second.returncode == 4
     assert f"in use by process {started.pid}" in second.stderr
     assert "Traceback" not in second.stderr
-    assert get(started, "/admin/v2/brokers/health") == "ok", "the first one is not disturbed"
+    assert Admin(started.endpoints.web_url).well().text == "ok", "the first one is not disturbed"
     assert started.stop() == 0
     with BrokerProcess(started.data_dir) as third:
-        assert get(third, "/admin/v2/brokers/health") == "ok"
+        assert Admin(third.endpoints.web_url).well().text == "ok"
 
 
 def test_a_data_directory_that_cannot_be_used() -> None:
@@ -204,7 +205,7 @@ def test_data_is_wiped_where_it_is_geminga_s_and_nothing_else_is_there(
 
     (data / "index.damage").write_text("a note")
     with BrokerProcess(data, arguments=["--wipe-data"]) as again:
-        assert get(again, "/admin/v2/brokers/health") == "ok"
+        assert Admin(again.endpoints.web_url).well().text == "ok"
         assert (data / "bookie" / "cookie").read_text() != before, "the id of the instance is new"
         assert not (data / "index.damage").exists()
         assert "deleted all data in" in again.log_path.read_text()
@@ -417,7 +418,7 @@ def test_what_systems_leave_in_a_directory_does_not_make_it_foreign(tmp_path: Pa
         (directory / ".DS_Store").touch()
     settings = {"journalDirectories": str(disk), "ledgerDirectories": str(disk)}
     with BrokerProcess(data, settings=settings) as broker:
-        assert get(broker, "/admin/v2/brokers/health") == "ok"
+        assert Admin(broker.endpoints.web_url).well().text == "ok"
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "letters").touch()
     refused = run("standalone", "--data-dir", str(tmp_path / "other"), *ANY_PORTS)
@@ -436,4 +437,4 @@ def test_a_stray_file_with_a_number_that_no_bookie_gives_is_named(started: Broke
     assert "Traceback" not in refused.stderr
     file.unlink()
     with BrokerProcess(started.data_dir) as again:
-        assert get(again, "/admin/v2/brokers/health") == "ok"
+        assert Admin(again.endpoints.web_url).well().text == "ok"

@@ -46,7 +46,7 @@ def serves(process: subprocess.Popen[bytes], port: int) -> bool:
     """Once it answers; False if it ends before."""
     while process.poll() is None:
         try:
-            return get(port, "/admin/v2/brokers/health") == "ok"
+            return get(port, "/admin/v2/brokers/ready") == "ok"
         except urllib.error.URLError as error:
             if not isinstance(error.reason, ConnectionError):
                 raise
@@ -129,7 +129,7 @@ def test_nohup_is_respected(tmp_path: Path) -> None:
     with running(["nohup", *command(tmp_path, ports, ">/dev/null 2>/dev/null")]) as process:
         assert serves(process, ports[1])
         process.send_signal(signal.SIGHUP)
-        assert get(ports[1], "/admin/v2/brokers/health") == "ok"
+        assert get(ports[1], "/admin/v2/brokers/ready") == "ok"
         process.terminate()
         assert process.wait(SECONDS_MAX) == 0
 

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from tests.e2e.waiting import eventually
+
 HTTP_SECONDS_MAX = 30.0
+HEALTH = "/admin/v2/brokers/health"
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,20 @@ class Admin:
 
     def get(self, path: str) -> Answer:
         return self.request("GET", path)
+
+    def well(self, path: str = HEALTH) -> Answer:
+        """The answer of a broker that is well. A busy machine may take longer for a message than one check
+        waits, which then says 503; so this asks until an answer is 200.
+        """
+        answers: list[Answer] = []
+
+        def asked() -> bool:
+            answers[:] = [self.get(path)]
+            assert answers[0].status == 200, answers
+            return True
+
+        eventually(asked, what=f"200 from {path}")
+        return answers[0]
 
     def put(self, path: str, body: Any = None) -> Answer:
         return self.request("PUT", path, body)

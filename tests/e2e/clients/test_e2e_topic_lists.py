@@ -15,7 +15,6 @@ from geminga.wire import pulsar_pb2 as pb
 from tests.e2e.admin_http import Admin
 from tests.e2e.binary_session import BinarySession
 from tests.e2e.broker_process import Endpoints
-from tests.e2e.waiting import eventually
 
 M = TypeVar("M", bound=Message)
 List = pb.CommandGetTopicsOfNamespace
@@ -155,7 +154,7 @@ def test_what_a_producer_makes_is_told_and_a_client_that_left_is_forgotten(
         watch(session, prefix)
         make_client().create_producer(full(prefix, "a")[0])
         assert list(session.expect(pb.CommandWatchTopicUpdate).new_topics) == full(prefix, "a")
-    eventually(lambda: admin.get("/admin/v2/brokers/health").status == 200)
+    admin.well()
 
 
 @pytest.mark.geminga_only

@@ -76,7 +76,7 @@ def web_address(endpoints: Endpoints) -> tuple[str, int]:
 
 
 def assert_answers(admin: Admin) -> None:
-    assert admin.get("/admin/v2/brokers/health").text == "ok"
+    assert admin.well().text == "ok"
     assert b"pulsar_broker_topics_count" in admin.get("/metrics/").body
     assert admin.get("/admin/v2/clusters").json() == ["standalone"]
 

@@ -12,20 +12,19 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from tests.e2e.admin_http import Admin
+from tests.e2e.admin_http import HEALTH, Admin
 from tests.e2e.broker_process import BrokerProcess
 from tests.e2e.metrics.pages import page_of
 from tests.e2e.metrics.recorder import scrape
 
-HEALTH = "/admin/v2/brokers/health"
 OWN = "/geminga/health"
 
 
 def test_a_broker_that_is_well(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data") as broker:
         admin = Admin(broker.endpoints.web_url)
-        assert admin.get(HEALTH).text == "ok"
-        report = admin.get(OWN).json()
+        assert admin.well().text == "ok"
+        report = admin.well(OWN).json()
         assert (report["status"], report["reasons"]) == ("ok", [])
         assert report["round_trip_ms"] > 0
         assert admin.get("/admin/v2/persistent/public/default").json() == []
@@ -51,9 +50,7 @@ def test_losses_are_told_of_a_broker_that_serves_the_rest(tmp_path: Path) -> Non
     # After each start, not only after the one that found it.
     for _ in range(2):
         with broker:
-            report = Admin(broker.endpoints.web_url).get(OWN)
-            assert report.status == 200
-            logs, confirmed, kept = report.json()["losses"]
+            logs, confirmed, kept = Admin(broker.endpoints.web_url).well(OWN).json()["losses"]
             assert "entry logs that are not there: " in logs
             assert "geminga bookie verify" in logs
             assert confirmed.startswith("entries that topics have confirmed and no file has: 4; ")
@@ -65,7 +62,7 @@ def test_losses_are_told_of_a_broker_that_serves_the_rest(tmp_path: Path) -> Non
     release = [sys.executable, "-m", "geminga", "bookie", "release", "--data-dir", str(tmp_path / "data")]
     subprocess.run(release, capture_output=True, check=True)
     with broker:
-        losses = Admin(broker.endpoints.web_url).get(OWN).json()["losses"]
+        losses = Admin(broker.endpoints.web_url).well(OWN).json()["losses"]
         assert [text.partition(":")[0] for text in losses] == [
             "entry logs that are not there",
             "entries that topics have confirmed and no file has",

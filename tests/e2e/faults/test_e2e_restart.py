@@ -241,7 +241,7 @@ def test_a_data_directory_belongs_to_one_broker(process: BrokerProcess, tmp_path
         pass
     assert str(process.data_dir) in second.log_tail()
     assert "Traceback" not in second.log_tail()
-    assert Admin(process.endpoints.web_url).get("/admin/v2/brokers/health").text == "ok"
+    assert Admin(process.endpoints.web_url).well().text == "ok"
 
 
 def test_a_port_that_is_taken(process: BrokerProcess, tmp_path: Path) -> None:

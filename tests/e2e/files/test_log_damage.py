@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
 import sys
-import urllib.request
 from pathlib import Path
 
 import pytest
 
+from tests.e2e.admin_http import Admin
 from tests.e2e.broker_process import BrokerProcess
 from tests.e2e.files.log_damage import MESSAGES, SETTINGS, damaged_log, fill, metric, outcome, read
 from tests.e2e.files.test_old_metadata_refused import contents, refused
@@ -88,8 +87,7 @@ def test_zeros_for_the_end_of_a_log_are_named_by_every_start(tmp_path: Path) -> 
             lost = metric(broker, "geminga_bookie_confirmed_entries_missing")
             assert lost > MESSAGES // 8
             assert metric(broker, "geminga_bookie_recovery_entries_missing") >= lost
-            with urllib.request.urlopen(f"{broker.endpoints.web_url}/geminga/health") as answer:
-                losses = " ".join(json.load(answer)["losses"])
+            losses = " ".join(Admin(broker.endpoints.web_url).well("/geminga/health").json()["losses"])
             assert f"entries that topics have confirmed and no file has: {lost:.0f}" in losses
             assert "cut short: 1" in losses
             for command in ("verify", "release"):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-import urllib.request
 from pathlib import Path
 
 import pulsar
@@ -103,8 +101,7 @@ def gauges(broker: BrokerProcess) -> dict[str, float]:
 
 
 def _health(broker: BrokerProcess) -> dict[str, list[str]]:
-    with urllib.request.urlopen(f"{broker.endpoints.web_url}/geminga/health") as answer:
-        found: dict[str, list[str]] = json.load(answer)
+    found: dict[str, list[str]] = Admin(broker.endpoints.web_url).well("/geminga/health").json()
     return found
 
 

@@ -115,7 +115,7 @@ def test_a_lost_bucket_is_on_the_page_until_it_is_rebuilt(chaotic: Endpoints) ->
     # The broker loads it again, finds the loss, and reads what is missing; no consumer has to come.
     eventually(lambda: figures()[4:6] == ["1", "1"])
     assert "bucket-lost" in section(page_of(chaotic)[0], "events")
-    [loss] = web.get("/geminga/health").json()["losses"]
+    [loss] = web.well("/geminga/health").json()["losses"]
     assert loss.startswith("buckets of the delayed index that were lost since the start: 1; ")
     lost = f"{topic}, subscription billing: its delayed index has lost one bucket"
     eventually(lambda: lost not in section(page_of(chaotic)[0], "state"))
