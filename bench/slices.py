@@ -6,6 +6,7 @@
     python bench/slices.py --part many --topics 10000 --partitions 10000    changes of many at once
     python bench/slices.py --part holes --holes 1000000
     python bench/slices.py --part commands --topics 10000 --patterns 1000    binary commands
+    python bench/slices.py --part machine                            arithmetic alone, to compare with
 
 A broker runs in a thread of this process, so that each step of each task on its loop is measured by the clock
 of that thread: what other programs and the client do to this machine is not in it. The messages are due
@@ -395,7 +396,25 @@ def commands(addresses: Addresses, web: str, steps: Steps, options: argparse.Nam
         yield measure_call(steps, name, call)
 
 
+def machine(seconds: float) -> None:
+    """Print how long steps of pure arithmetic take by the thread's clock, with no broker in the process. A
+    virtual machine charges some of its own time to whatever runs: one step of some 100,000 took 13 ms.
+    """
+    steps_ms: list[float] = []
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        began_s = time.thread_time()
+        sum(range(3000))
+        kept = [bytes(100) for _ in range(300)]
+        steps_ms.append((time.thread_time() - began_s) * 1000)
+        del kept
+    steps_ms.sort()
+    longest, median = ", ".join(f"{each:.2f}" for each in steps_ms[-5:]), steps_ms[len(steps_ms) // 2]
+    print(f"arithmetic alone: {len(steps_ms)} steps, p50 {median:.2f}, longest {longest} ms")
+
+
 PARTS = ("delayed", "topics", "many", "holes", "commands")
+MACHINE = "machine"
 
 
 def main() -> int:
@@ -413,12 +432,15 @@ def main() -> int:
         "--clients", type=int, default=2000, help="producers, and consumers, of one connection"
     )
     parser.add_argument("--unacked", type=int, default=20_000, help="messages that one consumer holds")
-    parser.add_argument("--part", choices=PARTS)
+    parser.add_argument("--part", choices=(*PARTS, MACHINE))
     parser.add_argument("--only", default="", help="routes that have this in their name")
     parser.add_argument("--stacks", action="store_true", help="where the longest steps beyond half of it are")
     add_options(parser)
+    parser.add_argument("--seconds", type=float, default=60.0, help="of the part `machine`")
     options = parser.parse_args()
     kept: list[bool] = []
+    if options.part == MACHINE:
+        machine(options.seconds)
     for part in PARTS:
         if options.part in (None, part):
             steps = Steps(Stacks() if options.stacks else None, options.only)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from geminga import limits
 from geminga.broker.connection.session import Handler, Session
 from geminga.broker.connection.topic_list_watch import TopicListWatch
-from geminga.broker.flow.slices import matching, sorted_names
+from geminga.broker.flow.slices import selected, sorted_names
 from geminga.broker.topic_lists.pattern import TopicsPattern
+from geminga.broker.topic_lists.watches import hashed
 from geminga.errors import InvalidPattern, NotAllowed, ServerError
 from geminga.names import NamespaceName
 from geminga.wire import encoder
 from geminga.wire import pulsar_pb2 as pb
-from geminga.wire.topic_list import topics_hash
 
 NOT_WATCHED = "Unable to create topic list watcher: "
 NOT_EVALUATED = (
@@ -37,8 +37,8 @@ async def topics_of_namespace(session: Session, command: pb.CommandGetTopicsOfNa
                 return
             names = await sorted_names(lists.names.each_name_in(namespace)) if persistent else []
             if pattern is not None:
-                names = await matching(names, pattern.matches)
-            digest = topics_hash(names)
+                names = await selected(names, pattern.select)
+            digest = await hashed(names)
             changed = command.topics_hash != digest
             session.outbox.write(
                 encoder.topics_of_namespace(

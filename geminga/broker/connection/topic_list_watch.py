@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from geminga.errors import ServiceNotReady
 from geminga.wire import encoder
-from geminga.wire.topic_list import topics_hash
 
 if TYPE_CHECKING:
     from geminga.broker.flow.outbox import Outbox
@@ -39,8 +38,7 @@ class TopicListWatch:
         """
         if self._list is None:
             raise ServiceNotReady("Topic list watcher is already present on the connection")
-        names = self._list.names
-        digest = topics_hash(names)
+        names, digest = self._list.names, self._list.digest
         known = known_hash == digest
         self._outbox.write(
             encoder.topic_list_watched(request_id, self._watcher_id, [] if known else names, digest)

@@ -105,10 +105,15 @@ async def sorted_names(names: Iterable[str]) -> list[str]:
 
 
 async def matching(names: Sequence[str], matches: Callable[[str], bool]) -> list[str]:
-    """The names that match, in their order; checks `ROWS_MAX` of them between two checkpoints."""
+    """The names that match, in their order."""
+    return await selected(names, lambda some: filter(matches, some))
+
+
+async def selected(names: Sequence[str], select: Callable[[Sequence[str]], Iterable[str]]) -> list[str]:
+    """What `select` returns of all names; it gets `ROWS_MAX` of them between two checkpoints."""
     found: list[str] = []
     pace = Pace()
     for start in range(0, len(names), ROWS_MAX):
-        found.extend(filter(matches, names[start : start + ROWS_MAX]))
+        found.extend(select(names[start : start + ROWS_MAX]))
         await pace.turn()
     return found

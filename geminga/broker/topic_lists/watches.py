@@ -1,8 +1,8 @@
 """Watches of topic names: one list for each namespace and pattern, kept up to date while it is watched.
 
 Pulsar notifies each watch of each change with a hash over all its names. Here all watches of a pattern share
-a list. Changes that arrive while one is processed are sent together, so a thousand new topics cause a few
-pushes with their hashes, not a thousand.
+a list, and all lists of a namespace one reading of its names. Changes that arrive while one is processed are
+sent together, so a thousand new topics cause a few pushes with their hashes, not a thousand.
 """
 
 from __future__ import annotations
@@ -10,17 +10,18 @@ from __future__ import annotations
 import contextlib
 import logging
 from bisect import bisect_left, insort
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import trio
 
-from geminga.broker.flow.slices import Pace, in_slices, matching, sorted_names
+from geminga.broker.flow.slices import NAMES_MAX, Pace, in_slices, selected, sorted_names
+from geminga.broker.topic_lists.pattern import subject
 from geminga.errors import GemingaError, NotAllowed
 from geminga.metadata import records
 from geminga.metadata.watch import ChangeKind
-from geminga.names import NamespaceName, TopicDomain, TopicName, decode_name
-from geminga.wire.topic_list import topics_hash
+from geminga.names import PARTITION_SUFFIX, NamespaceName, TopicDomain, TopicName, decode_name
+from geminga.wire.topic_list import TopicsHash, topics_hash
 
 if TYPE_CHECKING:
     from geminga.broker.topic_lists.pattern import TopicsPattern, TopicsPatterns
@@ -34,10 +35,11 @@ NAMES_KEPT_MAX = 200_000
 """The limit of names in all lists, about 25 MB. Beyond it a watch is refused, and its client polls now and
 then, as it does with brokers that know no watches.
 """
-
-
 LOOKED_MAX = 25
 """Names between two turns of the loop: about a millisecond."""
+
+Listed = dict[str, dict[str, bool]]
+"""Names that may have come or gone, by their `subject`, and whether each is there now."""
 
 
 class Watch(Protocol):
@@ -55,80 +57,219 @@ class Watch(Protocol):
 class PatternList:
     """The names of one namespace that match one pattern, and the watches of them."""
 
+    def __init__(self, text: str, namespace: NamespaceName, pattern: TopicsPattern) -> None:
+        self.text = text
+        self.namespace = namespace
+        self._pattern = pattern
+        self.watches: set[Watch] = set()
+        self.names: Sequence[str] = ()
+        """Sorted names. Complete once `ready` is set; another object after each change."""
+        self.digest = topics_hash(())
+        """Of `names`."""
+        self.ready = trio.Event()
+        self.end = ""
+        """Why it is not kept up to date any more; empty while it is."""
+
+    async def gather(self, names: Sequence[str]) -> None:
+        """Take what matches of all names of the namespace."""
+        found = await selected(names, self._pattern.select)
+        self.digest, self.names = await hashed(found), found
+
+    def stop(self, reason: str) -> None:
+        """Also for watches that wait for it."""
+        self.end = reason
+        self.ready.set()
+
+    async def follow(self, listed: Listed, pace: Pace) -> bool:
+        """Take what differs, and tell the watches; returns whether something did. The list changes in one
+        step, together with its digest: a watch that begins meanwhile is answered with one that its next push
+        goes on from.
+        """
+        mine: dict[str, bool] = {}
+        for text, names in listed.items():
+            if self._pattern.matches_subject(text):
+                mine |= names
+            await pace.row()
+        added, deleted = await _differences(self.names, mine, pace)
+        if not added and not deleted:
+            return False
+        changed = _changed(self.names, added, deleted)
+        self.digest, self.names = await hashed(changed), changed
+        # A watch that is answered from here on has the change in its answer.
+        watches = [watch for watch in self.watches if watch.is_answered]
+        came, went, digest = sorted(added), sorted(deleted), self.digest
+        for watch in watches:
+            if watch in self.watches:
+                watch.changed(came, went, digest)
+                await pace.turn()
+        return True
+
+
+class WatchedNamespace:
+    """The lists of one namespace. `run` follows the metadata store for all of them."""
+
     def __init__(
         self,
-        text: str,
         namespace: NamespaceName,
-        pattern: TopicsPattern,
         topics: TopicNames,
         metadata: MetadataStore,
+        listing: trio.Lock,
+        fits: Callable[[], bool],
     ) -> None:
-        self.key = str(namespace), text
-        self._namespace = namespace
-        self._pattern = pattern
+        """`listing` is held while names are gathered, so that this is done for one list at a time. `fits`
+        returns whether all lists of the broker keep few enough names.
+        """
+        self.namespace = namespace
+        self.lists: dict[str, PatternList] = {}
+        """By pattern; those that are `ready` follow each change."""
+        self.scope = trio.CancelScope()
         self._topics = topics
         self._metadata = metadata
+        self._listing = listing
+        self._fits = fits
         self._roots = tuple(
             records.topics_path(root, namespace, TopicDomain.PERSISTENT)
             for root in (records.MANAGED_LEDGERS, records.PARTITIONED_TOPICS)
         )
-        self.watches: set[Watch] = set()
-        self.names: list[str] = []
-        """Sorted names. Complete once `ready` is set."""
-        self.ready = trio.Event()
-        self.scope = trio.CancelScope()
+        # Kept for further lists while there is room: 1,000 patterns that each read 10,000 names for
+        # themselves took 165 s of CPU.
+        self._names: list[str] | None = None
+        self._is_ahead = False
+        self._new: dict[str, PatternList] = {}
+        self._asked = trio.Event()
+        # Held while a list is gathered and while changes are followed: a change must not fall in between.
+        self._turn = trio.Lock()
 
-    async def run(self, listing: trio.Lock, fits: Callable[[], bool]) -> bool:
-        """Gather the names, then follow the metadata store until it stops. `listing` is held meanwhile, so
-        that lists of large namespaces are gathered one at a time. Returns False if `fits` reports too many
-        names; the list is then no longer kept up to date.
-        """
+    @property
+    def names_kept(self) -> int:
+        return len(self._names or ()) + sum(len(each.names) for each in self.lists.values())
+
+    def add(self, text: str, pattern: TopicsPattern) -> PatternList:
+        """A list that `run` gathers; it is `ready` then, or has an `end`."""
+        found = self.lists[text] = self._new[text] = PatternList(text, self.namespace, pattern)
+        self._asked.set()
+        return found
+
+    def remove(self, watched: PatternList) -> None:
+        """May be repeated."""
+        if self.lists.get(watched.text) is watched:
+            del self.lists[watched.text]
+            self._new.pop(watched.text, None)
+
+    def stop(self, reason: str) -> None:
+        """End all lists."""
+        for watched in list(self.lists.values()):
+            self.remove(watched)
+            watched.stop(reason)
+
+    async def run(self) -> None:
+        """Until the metadata store stops. Raises `GemingaError`."""
         # The watch is open before the names are read, and each change is judged by what is durable when it is
         # looked at: a topic that comes or goes in between is neither missed nor told twice.
         with self._metadata.watch(*self._roots) as changes:
-            self.names = await self._gathered(listing)
-            if not fits():
-                return False
-            self.ready.set()
-            async for change in changes:
-                await self._follow([change, *_waiting(changes)], listing)
-                if not fits():
-                    return False
-                # Changes that come meanwhile go out together at the next turn.
-                await trio.lowlevel.checkpoint()
-        return True
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._gather_new)
+                async for change in changes:
+                    async with self._turn:
+                        await self._follow([change, *_waiting(changes)])
+                    # Changes that come meanwhile go out together at the next turn.
+                    await trio.lowlevel.checkpoint()
+                nursery.cancel_scope.cancel()
 
-    async def _follow(self, changes: list[Change], listing: trio.Lock) -> None:
+    async def _gather_new(self) -> None:
+        while True:
+            while self._new:
+                async with self._turn, self._listing:
+                    await self._gather_next()
+            self._asked = trio.Event()
+            await self._asked.wait()
+
+    async def _gather_next(self) -> None:
+        if self._names is None:
+            self._names = await sorted_names(self._topics.each_name_in(self.namespace))
+            # Changes that wait to be followed are in these names and not yet in those lists.
+            self._is_ahead = any(each.ready.is_set() for each in self.lists.values())
+        text = next(iter(self._new), None)
+        if text is None:  # its client has left
+            return
+        found = self._new[text]
+        await found.gather(self._names)
+        if self._new.get(text) is found:
+            del self._new[text]
+            self._make_room(found)
+            found.ready.set()
+
+    def _make_room(self, latest: PatternList | None = None) -> None:
+        """Give up what is kept for further lists, then `latest`, then the longest list."""
+        if self._fits():
+            return
+        self._names = None
+        while self.lists and not self._fits():
+            found = latest or max(self.lists.values(), key=lambda each: len(each.names))
+            latest = None
+            reason = f"the broker keeps at most {NAMES_KEPT_MAX} names for watchers; use a narrower pattern"
+            log.warning(
+                "Topics of %s that match %r are not watched any more, and consumers find new topics at their "
+                "own intervals: %s",
+                self.namespace,
+                found.text,
+                reason,
+            )
+            self.remove(found)
+            found.stop(reason)
+
+    async def _follow(self, changes: list[Change]) -> None:
+        pace = Pace()
         if any(change.kind is ChangeKind.RESYNC for change in changes):
-            before, self.names = self.names, await self._gathered(listing)
-            await self._tell(set(self.names) - set(before), set(before) - set(self.names))
+            async with self._listing:
+                names = await sorted_names(self._topics.each_name_in(self.namespace))
+            listed = await in_slices(self._listed_again(names))
+            self._names, self._is_ahead = names, False
         else:
-            added, deleted = await in_slices(self._differences(changes))
-            self._apply(added, deleted)
-            await self._tell(added, deleted)
+            listed = await in_slices(self._listed(changes))
+            if self._names is not None:
+                everything = {name: is_listed for some in listed.values() for name, is_listed in some.items()}
+                self._names = _changed(self._names, *await _differences(self._names, everything, pace))
+        # By their texts: if this is cancelled with a thousand lists in hand, their patterns end in one step.
+        for text in list(self.lists):
+            watched = self.lists.get(text)
+            if watched is not None and watched.ready.is_set() and await watched.follow(listed, pace):
+                self._make_room()
+        self._make_room()
 
-    async def _gathered(self, listing: trio.Lock) -> list[str]:
-        async with listing:
-            names = await sorted_names(self._topics.each_name_in(self._namespace))
-            return await matching(names, self._pattern.matches)
-
-    def _differences(self, changes: list[Change]) -> Generator[None, None, tuple[set[str], set[str]]]:
-        """Names that came and names that went. The list stays as it is, so that a watch which begins
-        meanwhile is answered with one that its next push goes on from.
+    def _listed_again(self, names: list[str]) -> Generator[None, None, Listed]:
+        """What the lists may lack or have beyond `names`, which were read just now. With names to compare
+        with it is what differs, and else all of them.
         """
+        before = None if self._is_ahead else self._names
+        gone: set[str] = set()
+        for each in self._each_ready_list() if before is None else (before,):
+            for part in _parts(each):
+                gone.update(part)
+                yield
+        found: Listed = {}
+        for part in _parts(names):
+            for name in part:
+                if before is None or name not in gone:
+                    found.setdefault(subject(name), {})[name] = True
+            gone.difference_update(part)
+            yield
+        for part in _parts(list(gone)):
+            for name in part:
+                found.setdefault(subject(name), {})[name] = False
+            yield
+        return found
+
+    def _listed(self, changes: list[Change]) -> Generator[None, None, Listed]:
+        """What the changes name."""
         affected = yield from self._affected(changes)
-        added, deleted = set(), set()
-        for looked, text in enumerate(affected, 1):
-            at = bisect_left(self.names, text)
-            had = at < len(self.names) and self.names[at] == text
-            has = self._pattern.matches(text) and self._topics.is_listed(TopicName.parse(text))
-            if has and not had:
-                added.add(text)
-            elif had and not has:
-                deleted.add(text)
+        found: Listed = {}
+        for looked, name in enumerate(affected, 1):
+            is_listed = self._topics.is_listed(TopicName.parse(name))
+            found.setdefault(subject(name), {})[name] = is_listed
             if looked % LOOKED_MAX == 0:
                 yield
-        return added, deleted
+        return found
 
     def _affected(self, changes: list[Change]) -> Generator[None, None, set[str]]:
         """Names that may have come or gone."""
@@ -147,50 +288,79 @@ class PatternList:
         return found
 
     def _full_name(self, child: str) -> str:
-        return f"{TopicDomain.PERSISTENT.value}://{self._namespace}/{decode_name(child)}"
+        return f"{TopicDomain.PERSISTENT.value}://{self.namespace}/{decode_name(child)}"
 
     def _add_partitions(self, text: str, found: set[str]) -> Generator[None, None, None]:
         """Those that are listed, and those that the topic has now."""
-        if not self._pattern.matches(text):
-            return
         name = TopicName.parse(text)
         for index in range(self._topics.partitions(name)):
             found.add(str(name.partition(index)))
             if index % LOOKED_MAX == LOOKED_MAX - 1:
                 yield
-        prefix = f"{text}-partition-"
-        for at in range(bisect_left(self.names, prefix), len(self.names)):
-            if not self.names[at].startswith(prefix):
-                break
-            found.add(self.names[at])
+        prefix = f"{text}{PARTITION_SUFFIX}"
+        for names in self._each_ready_list():
+            for at in range(bisect_left(names, prefix), len(names)):
+                if not names[at].startswith(prefix):
+                    break
+                found.add(names[at])
+                if at % NAMES_MAX == 0:
+                    yield
+            yield
 
-    def _apply(self, added: set[str], deleted: set[str]) -> None:
-        if len(added) + len(deleted) > LOOKED_MAX:
-            # One pass, where each name alone would move those behind it.
-            self.names = sorted([*(name for name in self.names if name not in deleted), *added])
-            return
-        for name in added:
-            insort(self.names, name)
-        for name in deleted:
-            del self.names[bisect_left(self.names, name)]
-
-    async def _tell(self, added: set[str], deleted: set[str]) -> None:
-        if not added and not deleted:
-            return
-        # A watch that is answered from here on has the change in its answer.
-        watches = [watch for watch in self.watches if watch.is_answered]
-        digest, came, went = topics_hash(self.names), sorted(added), sorted(deleted)
-        pace = Pace()
-        for watch in watches:
-            if watch in self.watches:
-                watch.changed(came, went, digest)
-                await pace.turn()
+    def _each_ready_list(self) -> Iterator[Sequence[str]]:
+        """The names that are kept for further lists, and those of each list that is ready."""
+        if self._names is not None:
+            yield self._names
+        for watched in list(self.lists.values()):
+            if watched.ready.is_set():
+                yield watched.names
 
 
 def _waiting(changes: trio.MemoryReceiveChannel[Change]) -> Iterator[Change]:
     with contextlib.suppress(trio.WouldBlock, trio.EndOfChannel):
         while True:
             yield changes.receive_nowait()
+
+
+def _parts(names: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (names[start : start + NAMES_MAX] for start in range(0, len(names), NAMES_MAX))
+
+
+async def hashed(names: Sequence[str]) -> str:
+    """`topics_hash` of sorted names, in slices."""
+    digest, pace = TopicsHash(), Pace()
+    for part in _parts(names):
+        digest.add(part)
+        await pace.turn()
+    return digest.text()
+
+
+async def _differences(
+    names: Sequence[str], listed: dict[str, bool], pace: Pace
+) -> tuple[list[str], list[str]]:
+    """Of the sorted `names`: what they lack, and what they have beyond."""
+    added: list[str] = []
+    deleted: list[str] = []
+    for name, is_listed in listed.items():
+        at = bisect_left(names, name)
+        if (at < len(names) and names[at] == name) is not is_listed:
+            (added if is_listed else deleted).append(name)
+        await pace.row()
+    return added, deleted
+
+
+def _changed(names: Sequence[str], added: Sequence[str], deleted: Sequence[str]) -> list[str]:
+    """The sorted names with those differences."""
+    if len(added) + len(deleted) > LOOKED_MAX:
+        # One pass, where each name alone would move those behind it.
+        gone = frozenset(deleted)
+        return sorted([*(name for name in names if name not in gone), *added])
+    found = list(names)
+    for name in added:
+        insort(found, name)
+    for name in deleted:
+        del found[bisect_left(found, name)]
+    return found
 
 
 class TopicLists:
@@ -200,7 +370,7 @@ class TopicLists:
         self.names = names
         self.patterns = patterns
         self._metadata = metadata
-        self._lists: dict[tuple[str, str], PatternList] = {}
+        self._namespaces: dict[NamespaceName, WatchedNamespace] = {}
         self._nursery: trio.Nursery | None = None
         self.listing = trio.Lock()
         """Held while a list of names is gathered, so that only one gathering takes slices of the loop, and
@@ -221,52 +391,48 @@ class TopicLists:
         Raises `NotAllowed` if all lists together would keep too many names. If cancelled, nothing is
         watched.
         """
-        key = str(namespace), text
-        found = self._lists.get(key)
-        if found is None:
-            found = self._lists[key] = PatternList(text, namespace, pattern, self.names, self._metadata)
+        watched = self._namespaces.get(namespace)
+        if watched is None:
+            watched = WatchedNamespace(namespace, self.names, self._metadata, self.listing, self._fits)
+            self._namespaces[namespace] = watched
             assert self._nursery is not None
-            self._nursery.start_soon(self._keep, found)
+            self._nursery.start_soon(self._keep, watched)
+        found = watched.lists.get(text) or watched.add(text, pattern)
         found.watches.add(watch)
         try:
             await found.ready.wait()
-            if self._lists.get(key) is not found:
-                raise NotAllowed(
-                    f"Unable to create topic list watcher: the broker keeps at most {NAMES_KEPT_MAX} names"
-                    " for watchers; use a narrower pattern"
-                )
+            if found.end:
+                raise NotAllowed(f"Unable to create topic list watcher: {found.end}")
         except BaseException:
             self.unwatch(found, watch)
             raise
         return found
 
-    def unwatch(self, watched: PatternList, watch: Watch) -> None:
+    def unwatch(self, found: PatternList, watch: Watch) -> None:
         """May be repeated. The end of the last watch frees the list."""
-        watched.watches.discard(watch)
-        if not watched.watches:
-            # Gone from the table at once: a watch that begins now must not join a list that is ending.
-            self._forget(watched)
+        found.watches.discard(watch)
+        watched = self._namespaces.get(found.namespace)
+        if watched is None:
+            return
+        if not found.watches:
+            watched.remove(found)
+        if not watched.lists:
+            # Gone from the table at once: a watch that begins now must not join what is ending.
+            del self._namespaces[found.namespace]
             watched.scope.cancel()
 
-    def _forget(self, watched: PatternList) -> None:
-        if self._lists.get(watched.key) is watched:
-            del self._lists[watched.key]
-
-    async def _keep(self, kept: PatternList) -> None:
+    async def _keep(self, watched: WatchedNamespace) -> None:
+        reason = "the broker is stopping"
         try:
-            with kept.scope:
-                if not await kept.run(self.listing, self._fits):
-                    log.warning(
-                        "Topics of %s that match %r are not watched any more: the broker keeps at most %d"
-                        " names for watches; consumers find new topics at their own intervals",
-                        *kept.key,
-                        NAMES_KEPT_MAX,
-                    )
+            with watched.scope:
+                await watched.run()
         except GemingaError as error:
-            log.error("Topics of %s that match %r are not watched any more: %s", *kept.key, error)
+            log.error("Topics of %s are not watched any more: %s", watched.namespace, error)
+            reason = str(error)
         finally:
-            self._forget(kept)
-            kept.ready.set()
+            if self._namespaces.get(watched.namespace) is watched:
+                del self._namespaces[watched.namespace]
+            watched.stop(reason)
 
     def _fits(self) -> bool:
-        return sum(len(each.names) for each in self._lists.values()) <= NAMES_KEPT_MAX
+        return sum(each.names_kept for each in self._namespaces.values()) <= NAMES_KEPT_MAX
