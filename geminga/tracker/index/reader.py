@@ -141,11 +141,14 @@ class Reader:
         if self._wake is not None:
             self._wake()
 
-    def times_changed(self) -> None:
-        """Rows have come to the index that were not added here, or have other times."""
+    def times_changed(self, *, is_earlier: bool = True) -> None:
+        """Rows have come to the index that were not added here, or have other times; `is_earlier` than all
+        that were there.
+        """
         # Rows came from elsewhere: an add may meet one of them now.
         self.is_plain = False
-        self.wake()
+        if is_earlier:
+            self.wake()
 
     # -- the index's side ------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Generator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -311,6 +312,22 @@ def test_a_position_is_held_until_it_is_due_and_knows_its_new_time() -> None:
     assert not view.due.contains(1, 1)
     assert due_times_ms(view, [(1, 0), (1, 7)]) == {(1, 0): 100}
     assert not view.contains((1, 7))
+
+
+def test_only_a_time_that_is_earlier_than_all_others_wakes_the_views() -> None:
+    """100,000 changes of times that were later than others woke a dispatcher 100,000 times."""
+    woken: list[str] = []
+    index = DelayedIndex(HandClock(), replace(EXACT, is_shared=True))
+    views = [View(index, wake=partial(woken.append, name)) for name in ("first", "second")]
+    for entry_id in range(3):
+        views[0].add(Position(1, entry_id), 1000 + entry_id)
+    woken.clear()
+    for entry_id, due_ms in ((1, 5000), (2, 2000), (0, 3000)):
+        assert index.reschedule((1, entry_id), due_ms)
+    assert not woken
+    assert index.reschedule((1, 1), 900)
+    assert woken == ["first", "second"]
+    assert [view.next_due_ms() for view in views] == [900, 900]
 
 
 def test_one_message_far_in_the_future_takes_no_others_of_its_segment_along() -> None:

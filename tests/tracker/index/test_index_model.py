@@ -59,11 +59,16 @@ class Subscriber:
         self.mark_delete = (0, -1)
         self.lost_ranges: list[tuple[int, int]] = []
         self.precision_ms: int | None = None
+        self.is_woken = False
         self.open(index)
+
+    def wake(self) -> None:
+        self.is_woken = True
 
     def open(self, index: DelayedIndex) -> None:
         self.view: View = View(
             index,
+            wake=self.wake,
             reread=lambda first, last: self.lost_ranges.append((first, last)),
             is_acknowledged=lambda position: (
                 position in self.acked or position in self.taken or position <= self.mark_delete
@@ -304,7 +309,17 @@ class AgainstDictionaries(RuleBasedStateMachine):
         if not candidates:
             return
         position = data.draw(st.sampled_from(candidates))
-        if self.index.reschedule(position, self.clock.now_ms() + delay):
+        self.load()
+        asleep = [(subscriber, subscriber.view.next_due_ms()) for subscriber in self.subscribers]
+        for subscriber in self.subscribers:
+            subscriber.is_woken = False
+        is_changed = self.index.reschedule(position, self.clock.now_ms() + delay)
+        for subscriber, until_ms in asleep:
+            due_ms = subscriber.view.next_due_ms()
+            if not subscriber.is_woken and due_ms is not None:
+                assert until_ms is not None, "it sleeps for ever"
+                assert until_ms <= max(due_ms, self.clock.now_ms()), "it sleeps too long"
+        if is_changed:
             self.other_times[position] = self.index.rules.kept_ms(self.clock.now_ms() + delay)
         else:
             assert not self.index.members.contains(*position)
