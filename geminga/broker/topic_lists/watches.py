@@ -163,7 +163,7 @@ class WatchedNamespace:
             watched.stop(reason)
 
     async def run(self) -> None:
-        """Until the metadata store stops. Raises `GemingaError`."""
+        """Until the metadata store stops. Raises a group of `GemingaError`."""
         # The watch is open before the names are read, and each change is judged by what is durable when it is
         # looked at: a topic that comes or goes in between is neither missed nor told twice.
         with self._metadata.watch(*self._roots) as changes:
@@ -426,9 +426,10 @@ class TopicLists:
         try:
             with watched.scope:
                 await watched.run()
-        except GemingaError as error:
-            log.error("Topics of %s are not watched any more: %s", watched.namespace, error)
-            reason = str(error)
+        # A group, as the two tasks share a nursery.
+        except* GemingaError as group:
+            reason = str(group.exceptions[0])
+            log.error("Topics of %s are not watched any more: %s", watched.namespace, reason)
         finally:
             if self._namespaces.get(watched.namespace) is watched:
                 del self._namespaces[watched.namespace]

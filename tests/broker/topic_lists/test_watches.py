@@ -18,6 +18,7 @@ from geminga.broker.topic_lists.pattern import TopicsPattern, compiled
 from geminga.broker.topic_lists.topic_names import TopicNames
 from geminga.broker.topic_lists.watches import PatternList
 from geminga.errors import GemingaError, NotAllowed
+from geminga.metadata import records
 from geminga.metadata.watch import Watchers
 from geminga.names import NamespaceName, TopicName
 from geminga.wire.topic_list import topics_hash
@@ -291,6 +292,22 @@ async def test_lists_are_the_names_whatever_comes_and_goes(
             topics.lists.unwatch(found, seen)
         await wait_all_tasks_blocked()
         assert not topics.lists._namespaces
+
+
+async def test_a_damaged_record_ends_the_lists_of_its_namespace_and_not_the_broker(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The two tasks of a namespace share a nursery, whose group of errors was not taken for one of them."""
+    async with open_topics() as rig:
+        kept, path = await watch(rig.topics, Seen()), records.partitioned_topic_path(TopicName.parse("p"))
+        await rig.rooms.metadata.put(path, b"{")
+        await wait_all_tasks_blocked()
+        assert "not a readable PartitionedTopicRecord" in kept.end
+        with pytest.raises(NotAllowed, match="not a readable PartitionedTopicRecord"):
+            await watch(rig.topics, Seen())
+        assert caplog.text.count("Topics of public/default are not watched any more") == 2
+        await rig.rooms.metadata.delete(path)
+        assert not (await watch(rig.topics, Seen())).end
 
 
 async def test_a_cancelled_watch_leaves_nothing(
