@@ -33,7 +33,8 @@ log = logging.getLogger("geminga.broker")
 
 NAMES_KEPT_MAX = 200_000
 """The limit of names in all lists, about 25 MB. Beyond it a watch is refused, and its client polls now and
-then, as it does with brokers that know no watches.
+then, as it does with brokers that know no watches. What the lists leave of it is for the names that
+namespaces keep for further lists.
 """
 LOOKED_MAX = 25
 """Names between two turns of the loop: about a millisecond."""
@@ -117,7 +118,8 @@ class WatchedNamespace:
         fits: Callable[[], bool],
     ) -> None:
         """`listing` is held while names are gathered, so that this is done for one list at a time. `fits`
-        returns whether all lists of the broker keep few enough names.
+        returns whether all lists of the broker keep few enough names; it may `forget` those for further lists
+        of any namespace.
         """
         self.namespace = namespace
         self.lists: dict[str, PatternList] = {}
@@ -134,15 +136,29 @@ class WatchedNamespace:
         # Kept for further lists while there is room: 1,000 patterns that each read 10,000 names for
         # themselves took 165 s of CPU.
         self._names: list[str] | None = None
+        # Whether these names and those of the lists may differ.
         self._is_ahead = False
         self._new: dict[str, PatternList] = {}
         self._asked = trio.Event()
-        # Held while a list is gathered and while changes are followed: a change must not fall in between.
+        # Held while changes are followed, and while a gathered list joins those that follow them; not while
+        # it is gathered, as clients that are told of changes would wait for the lists of others.
         self._turn = trio.Lock()
+        self._following: Sequence[Change] = ()
+        # Changes that a list may lack which is being gathered; None if it has to be gathered again.
+        self._since: list[Change] | None = None
 
     @property
-    def names_kept(self) -> int:
-        return len(self._names or ()) + sum(len(each.names) for each in self.lists.values())
+    def names_listed(self) -> int:
+        return sum(len(each.names) for each in self.lists.values())
+
+    @property
+    def names_spare(self) -> int:
+        """Those that are kept for further lists."""
+        return len(self._names or ())
+
+    def forget(self) -> None:
+        """Keep no names for further lists; the next one reads them again."""
+        self._names = None
 
     def add(self, text: str, pattern: TopicsPattern) -> PatternList:
         """A list that `run` gathers; it is `ready` then, or has an `end`."""
@@ -171,7 +187,11 @@ class WatchedNamespace:
                 nursery.start_soon(self._gather_new)
                 async for change in changes:
                     async with self._turn:
-                        await self._follow([change, *_waiting(changes)])
+                        self._following = [change, *_waiting(changes)]
+                        if self._since is not None:
+                            self._since += self._following
+                        await self._follow(self._following)
+                        self._following = ()
                     # Changes that come meanwhile go out together at the next turn.
                     await trio.lowlevel.checkpoint()
                 nursery.cancel_scope.cancel()
@@ -179,31 +199,51 @@ class WatchedNamespace:
     async def _gather_new(self) -> None:
         while True:
             while self._new:
-                async with self._turn, self._listing:
-                    await self._gather_next()
+                await self._gather_next()
             self._asked = trio.Event()
             await self._asked.wait()
 
     async def _gather_next(self) -> None:
-        if self._names is None:
-            self._names = await sorted_names(self._topics.each_name_in(self.namespace))
-            # Changes that wait to be followed are in these names and not yet in those lists.
-            self._is_ahead = any(each.ready.is_set() for each in self.lists.values())
-        text = next(iter(self._new), None)
-        if text is None:  # its client has left
-            return
-        found = self._new[text]
-        await found.gather(self._names)
-        if self._new.get(text) is found:
-            del self._new[text]
+        async with self._listing:
+            text = next(iter(self._new), None)
+            if text is None:  # its client has left
+                return
+            found, kept = self._new[text], self._names
+            # With those that are followed just now, as the names that are kept may lack them.
+            self._since = [*self._following]
+            if kept is None:
+                names = await sorted_names(self._topics.each_name_in(self.namespace))
+            else:
+                names = kept
+            await found.gather(names)
+            self._make_room_for(found)
+        async with self._turn:
+            since, self._since = self._since, None
+            if since is None:
+                # Names were missed and read again, after those that this list was gathered from.
+                return
+            listed, pace = await in_slices(self._listed(since, lambda: iter((names,)))), Pace()
+            await found.follow(listed, pace)
+            self._make_room_for(found)
+            # Changes that wait to be followed may be in the kept names and not yet in the lists, or in this
+            # list and not yet in the kept names.
+            if kept is None:
+                self._is_ahead = any(each.ready.is_set() for each in self.lists.values())
+                self._names = await _followed(names, listed, pace)
+            elif listed:
+                self._is_ahead = True
+            if self._new.get(text) is found:
+                del self._new[text]
+                found.ready.set()
+            self._make_room()
+
+    def _make_room_for(self, found: PatternList) -> None:
+        """At once when it has its names: until then other namespaces would give up theirs."""
+        if self._new.get(found.text) is found:
             self._make_room(found)
-            found.ready.set()
 
     def _make_room(self, latest: PatternList | None = None) -> None:
-        """Give up what is kept for further lists, then `latest`, then the longest list."""
-        if self._fits():
-            return
-        self._names = None
+        """Give up `latest`, then the longest list."""
         while self.lists and not self._fits():
             found = latest or max(self.lists.values(), key=lambda each: len(each.names))
             latest = None
@@ -224,12 +264,13 @@ class WatchedNamespace:
             async with self._listing:
                 names = await sorted_names(self._topics.each_name_in(self.namespace))
             listed = await in_slices(self._listed_again(names))
-            self._names, self._is_ahead = names, False
+            self._names, self._is_ahead, self._since = names, False, None
         else:
-            listed = await in_slices(self._listed(changes))
+            listed = await in_slices(self._listed(changes, self._each_ready_list))
             if self._names is not None:
-                everything = {name: is_listed for some in listed.values() for name, is_listed in some.items()}
-                self._names = _changed(self._names, *await _differences(self._names, everything, pace))
+                self._names = await _followed(self._names, listed, pace)
+            # Whatever they differed in was among these changes, and all of them follow it in this turn.
+            self._is_ahead = False
         # By their texts: if this is cancelled with a thousand lists in hand, their patterns end in one step.
         for text in list(self.lists):
             watched = self.lists.get(text)
@@ -260,9 +301,11 @@ class WatchedNamespace:
             yield
         return found
 
-    def _listed(self, changes: list[Change]) -> Generator[None, None, Listed]:
-        """What the changes name."""
-        affected = yield from self._affected(changes)
+    def _listed(
+        self, changes: Sequence[Change], lists: Callable[[], Iterator[Sequence[str]]]
+    ) -> Generator[None, None, Listed]:
+        """What the changes name, and whether it is there now. `lists` are those that it is compared with."""
+        affected = yield from self._affected(changes, lists)
         found: Listed = {}
         for looked, name in enumerate(affected, 1):
             is_listed = self._topics.is_listed(TopicName.parse(name))
@@ -271,7 +314,9 @@ class WatchedNamespace:
                 yield
         return found
 
-    def _affected(self, changes: list[Change]) -> Generator[None, None, set[str]]:
+    def _affected(
+        self, changes: Sequence[Change], lists: Callable[[], Iterator[Sequence[str]]]
+    ) -> Generator[None, None, set[str]]:
         """Names that may have come or gone."""
         found: set[str] = set()
         for looked, (path, kind, _) in enumerate(changes, 1):
@@ -282,7 +327,8 @@ class WatchedNamespace:
                 if "/" not in child and kind is not ChangeKind.MODIFIED:
                     found.add(self._full_name(child))
             elif path.startswith(partitioned + "/"):
-                yield from self._add_partitions(self._full_name(path.removeprefix(partitioned + "/")), found)
+                name = self._full_name(path.removeprefix(partitioned + "/"))
+                yield from self._add_partitions(name, lists(), found)
             if looked % LOOKED_MAX == 0:
                 yield
         return found
@@ -290,7 +336,9 @@ class WatchedNamespace:
     def _full_name(self, child: str) -> str:
         return f"{TopicDomain.PERSISTENT.value}://{self.namespace}/{decode_name(child)}"
 
-    def _add_partitions(self, text: str, found: set[str]) -> Generator[None, None, None]:
+    def _add_partitions(
+        self, text: str, lists: Iterator[Sequence[str]], found: set[str]
+    ) -> Generator[None, None, None]:
         """Those that are listed, and those that the topic has now."""
         name = TopicName.parse(text)
         for index in range(self._topics.partitions(name)):
@@ -298,7 +346,7 @@ class WatchedNamespace:
             if index % LOOKED_MAX == LOOKED_MAX - 1:
                 yield
         prefix = f"{text}{PARTITION_SUFFIX}"
-        for names in self._each_ready_list():
+        for names in lists:
             for at in range(bisect_left(names, prefix), len(names)):
                 if not names[at].startswith(prefix):
                     break
@@ -308,9 +356,13 @@ class WatchedNamespace:
             yield
 
     def _each_ready_list(self) -> Iterator[Sequence[str]]:
-        """The names that are kept for further lists, and those of each list that is ready."""
+        """The names that are kept for further lists; if they lack some of the lists that are ready, also
+        those.
+        """
         if self._names is not None:
             yield self._names
+            if not self._is_ahead:
+                return
         for watched in list(self.lists.values()):
             if watched.ready.is_set():
                 yield watched.names
@@ -347,6 +399,12 @@ async def _differences(
             (added if is_listed else deleted).append(name)
         await pace.row()
     return added, deleted
+
+
+async def _followed(names: Sequence[str], listed: Listed, pace: Pace) -> list[str]:
+    """The sorted names of the namespace as they are now."""
+    everything = {name: is_listed for some in listed.values() for name, is_listed in some.items()}
+    return _changed(names, *await _differences(names, everything, pace))
 
 
 def _changed(names: Sequence[str], added: Sequence[str], deleted: Sequence[str]) -> list[str]:
@@ -436,4 +494,13 @@ class TopicLists:
             watched.stop(reason)
 
     def _fits(self) -> bool:
-        return sum(each.names_kept for each in self._namespaces.values()) <= NAMES_KEPT_MAX
+        """Whether the lists do. What is kept for further ones goes first, in any namespace: no list ends for
+        it.
+        """
+        free = NAMES_KEPT_MAX - sum(each.names_listed for each in self._namespaces.values())
+        excess = sum(each.names_spare for each in self._namespaces.values()) - max(free, 0)
+        while excess > 0:
+            largest = max(self._namespaces.values(), key=lambda each: each.names_spare)
+            excess -= largest.names_spare
+            largest.forget()
+        return free >= 0

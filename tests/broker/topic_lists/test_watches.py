@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -22,9 +22,10 @@ from geminga.metadata import records
 from geminga.metadata.watch import Watchers
 from geminga.names import NamespaceName, TopicName
 from geminga.wire.topic_list import topics_hash
-from tests.broker.topics_rig import open_topics
+from tests.broker.topics_rig import TopicsRig, open_topics
 
 NAMESPACE = NamespaceName.parse("public/default")
+OTHER = NamespaceName.parse("public/other")
 PREFIX = "persistent://public/default/"
 TEXT = PREFIX + "orders-.*"
 
@@ -52,6 +53,18 @@ class Seen:
 
 async def watch(topics: Topics, seen: Seen, text: str = TEXT) -> PatternList:
     return await topics.lists.watch(NAMESPACE, text, pattern_of(text), seen)
+
+
+async def watch_other(rig: TopicsRig, seen: Seen, local: str = ".*") -> PatternList:
+    text = f"persistent://{OTHER}/{local}"
+    return await rig.topics.lists.watch(OTHER, text, pattern_of(text), seen)
+
+
+async def store_partitioned(rig: TopicsRig, name: str, count: int) -> None:
+    """In any namespace, also one that does not exist."""
+    path = records.partitioned_topic_path(TopicName.parse(name))
+    record = records.PartitionedTopicRecord(partitions=count, properties={}, created_ms=0)
+    await rig.rooms.metadata.put(path, records.encode(record))
 
 
 async def test_what_is_added_and_deleted_is_told_with_the_hash_of_the_whole_list(
@@ -196,6 +209,105 @@ async def test_names_that_all_watches_keep_are_bounded(
         assert (await watch(topics, seen, PREFIX + "orders-q")).names == [
             PREFIX + f"orders-q-partition-{index}" for index in range(2)
         ]
+
+
+async def test_names_kept_for_further_lists_end_no_list_and_refuse_none(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The names of a large namespace refused the watches of others, and ended them while they were read."""
+    monkeypatch.setattr(watches, "NAMES_KEPT_MAX", 13)
+    async with open_topics() as rig:
+        seen = Seen()
+        kept = await watch_other(rig, seen)
+        await rig.topics.catalog.create_partitioned(TopicName.parse("orders-p"), 5)
+        await watch(rig.topics, Seen())
+        await store_partitioned(rig, f"{OTHER}/q", 4)
+        await wait_all_tasks_blocked()
+        assert not kept.end
+        assert len(seen.added) == 4
+        assert not (await watch_other(rig, Seen(), "q")).end
+
+
+async def test_a_change_in_one_namespace_ends_no_list_while_a_larger_one_is_read(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watches, "NAMES_KEPT_MAX", 10)
+    async with open_topics() as rig, trio.open_nursery() as nursery:
+        kept, changed = await watch_other(rig, Seen()), trio.Event()
+
+        async def change() -> None:
+            await store_partitioned(rig, f"{OTHER}/q", 4)
+            changed.set()
+
+        gather = PatternList.gather
+
+        async def slow(self: PatternList, names: Sequence[str]) -> None:
+            nursery.start_soon(change)
+            await changed.wait()
+            await trio.sleep(1)
+            await gather(self, names)
+
+        monkeypatch.setattr(PatternList, "gather", slow)
+        await rig.topics.catalog.create_partitioned(TopicName.parse("orders-p"), 50)
+        await watch(rig.topics, Seen(), PREFIX + "none")
+        assert not kept.end
+        assert len(kept.names) == 4
+
+
+async def test_names_that_a_client_left_while_they_were_read_are_counted(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn, scope = TopicNames.each_name_in, trio.CancelScope()
+
+    def left(self: TopicNames, namespace: NamespaceName) -> Iterator[str]:
+        scope.cancel()
+        yield from drawn(self, namespace)
+
+    monkeypatch.setattr(watches, "NAMES_KEPT_MAX", 10)
+    async with open_topics() as rig:
+        await watch(rig.topics, Seen(), PREFIX + "none")
+        await rig.topics.catalog.create_partitioned(TopicName.parse("orders-p"), 50)
+        await wait_all_tasks_blocked()
+        monkeypatch.setattr(TopicNames, "each_name_in", left)
+        with scope:
+            await watch(rig.topics, Seen(), PREFIX + "nothing")
+        assert scope.cancelled_caught
+        await wait_all_tasks_blocked()
+        assert rig.topics.lists._namespaces[NAMESPACE].names_spare == 0
+
+
+async def test_pushes_do_not_wait_while_further_lists_are_gathered(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They waited for the turn of each, behind all that lists names on the broker. What changes meanwhile is
+    in the list that was gathered.
+    """
+    async with open_topics() as rig, trio.open_nursery() as nursery:
+        topics, seen, further = rig.topics, Seen(), Seen()
+        await topics.catalog.create_partitioned(TopicName.parse("orders-gone"), 1)
+        await watch(topics, seen)
+        gather = PatternList.gather
+
+        async def slow(self: PatternList, names: Sequence[str]) -> None:
+            await gather(self, names)
+            await trio.sleep(10)
+
+        monkeypatch.setattr(PatternList, "gather", slow)
+        async with topics.lists.listing:
+            nursery.start_soon(watch, topics, further, PREFIX + "orders.*")
+            await wait_all_tasks_blocked()
+            await topics.catalog.create_partitioned(TopicName.parse("orders-p"), 1)
+            await wait_all_tasks_blocked()
+            assert seen.added == ["orders-p-partition-0"]
+        await trio.sleep(5)
+        await PartitionedTopics(topics, rig.rooms).delete(TopicName.parse("orders-gone"))
+        await topics.catalog.create_partitioned(TopicName.parse("orders-q"), 1)
+        await wait_all_tasks_blocked()
+        assert seen.added == ["orders-p-partition-0", "orders-q-partition-0"]
+        await trio.sleep(20)
+        found = await watch(topics, Seen(), PREFIX + "orders.*")
+        assert list(found.names) == [f"{PREFIX}orders-{name}-partition-0" for name in "pq"]
+        assert found.digest == topics_hash(found.names)
 
 
 async def test_patterns_that_begin_together_share_one_reading_of_the_names(
