@@ -11,6 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from geminga.broker.flow.slices import Pace
 from geminga.broker.operator.partitioned_topics import PartitionedTopics
 from geminga.broker.topic.topics import Topics
 from geminga.broker.topic_lists import watches
@@ -148,6 +149,30 @@ async def test_a_topic_of_thousands_of_partitions_is_told_in_slices(autojump_clo
         await wait_all_tasks_blocked()
         assert kept.names == []
         assert len(seen.changes[1][1]) == 3000
+
+
+async def test_many_differences_are_taken_in_slices(autojump_clock: MockClock) -> None:
+    """26 names that went of 100,000 took a step of 11 ms."""
+    draw, turns, pace = random.Random(1), 0, Pace()
+    everything = [f"{PREFIX}orders-{number:05}" for number in range(5000)]
+    for added, deleted in ((0, 26), (30, 0), (200, 300), (5000, 0), (0, 5000)):
+        names = sorted(draw.sample(everything, 5000 - added))
+        lacking = sorted(set(everything) - set(names))
+        gone = sorted(draw.sample(names, deleted))
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await trio.lowlevel.checkpoint()
+
+        async with trio.open_nursery() as nursery:
+            turns = 0
+            nursery.start_soon(count)
+            found = await watches._changed(names, lacking, gone, pace)
+            nursery.cancel_scope.cancel()
+        assert found == sorted({*names, *lacking} - {*gone})
+        assert turns >= len(names) // 200 - 1
 
 
 async def test_a_watch_that_falls_behind_reads_the_names_again(
