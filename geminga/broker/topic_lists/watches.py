@@ -81,10 +81,10 @@ class PatternList:
         self.end = reason
         self.ready.set()
 
-    async def follow(self, listed: Listed, pace: Pace) -> bool:
-        """Take what differs, and tell the watches; returns whether something did. The list changes in one
-        step, together with its digest: a watch that begins meanwhile is answered with one that its next push
-        goes on from.
+    async def follow(self, listed: Listed, pace: Pace, changed_now: Callable[[], None]) -> None:
+        """Take what differs, and tell the watches. The list changes in one step, together with its digest: a
+        watch that begins meanwhile is answered with one that its next push goes on from. `changed_now` is
+        called in this step.
         """
         mine: dict[str, bool] = {}
         for text, names in listed.items():
@@ -93,9 +93,10 @@ class PatternList:
             await pace.row()
         added, deleted = await _differences(self.names, mine, pace)
         if not added and not deleted:
-            return False
+            return
         changed = await _changed(self.names, added, deleted, pace)
         self.digest, self.names = await hashed(changed), changed
+        changed_now()
         # A watch that is answered from here on has the change in its answer.
         watches = [watch for watch in self.watches if watch.is_answered]
         digest = self.digest
@@ -103,7 +104,6 @@ class PatternList:
             if watch in self.watches:
                 watch.changed(added, deleted, digest)
                 await pace.turn()
-        return True
 
 
 class WatchedNamespace:
@@ -223,8 +223,7 @@ class WatchedNamespace:
                 # Names were missed and read again, after those that this list was gathered from.
                 return
             listed, pace = await in_slices(self._listed(since, lambda: iter((names,)))), Pace()
-            await found.follow(listed, pace)
-            self._make_room_for(found)
+            await found.follow(listed, pace, lambda: self._make_room_for(found))
             # Changes that wait to be followed may be in the kept names and not yet in the lists, or in this
             # list and not yet in the kept names.
             if kept is None:
@@ -238,7 +237,7 @@ class WatchedNamespace:
             self._make_room()
 
     def _make_room_for(self, found: PatternList) -> None:
-        """At once when it has its names: until then other namespaces would give up theirs."""
+        """In the step in which it gets names: until then other namespaces would give up theirs."""
         if self._new.get(found.text) is found:
             self._make_room(found)
 
@@ -274,8 +273,8 @@ class WatchedNamespace:
         # By their texts: if this is cancelled with a thousand lists in hand, their patterns end in one step.
         for text in list(self.lists):
             watched = self.lists.get(text)
-            if watched is not None and watched.ready.is_set() and await watched.follow(listed, pace):
-                self._make_room()
+            if watched is not None and watched.ready.is_set():
+                await watched.follow(listed, pace, self._make_room)
         self._make_room()
 
     def _listed_again(self, names: list[str]) -> Generator[None, None, Listed]:

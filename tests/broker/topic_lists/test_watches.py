@@ -279,6 +279,26 @@ async def test_a_change_in_one_namespace_ends_no_list_while_a_larger_one_is_read
         assert len(kept.names) == 4
 
 
+async def test_a_list_that_grew_too_long_ends_before_its_watches_are_told(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While thousands of watches were told, each change in another namespace ended lists there."""
+    kept: list[int] = []
+
+    class Telling(Seen):
+        def changed(self, added: list[str], deleted: list[str], digest: str) -> None:
+            kept.append(sum(each.names_listed for each in topics.lists._namespaces.values()))
+
+    monkeypatch.setattr(watches, "NAMES_KEPT_MAX", 10)
+    async with open_topics() as rig:
+        topics = rig.topics
+        found = await watch(topics, Telling())
+        await topics.catalog.create_partitioned(TopicName.parse("orders-p"), 11)
+        await wait_all_tasks_blocked()
+        assert found.end
+        assert kept == [0]
+
+
 async def test_names_that_a_client_left_while_they_were_read_are_counted(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
