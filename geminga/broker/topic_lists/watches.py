@@ -36,6 +36,9 @@ NAMES_KEPT_MAX = 200_000
 then, as it does with brokers that know no watches. What the lists leave of it is for the names that
 namespaces keep for further lists.
 """
+CHANGES_MAX = 10_000
+"""The limit of changes that are kept for a list while it is gathered. Beyond it the list is gathered again.
+"""
 LOOKED_MAX = 25
 """Names between two turns of the loop: about a millisecond."""
 
@@ -190,6 +193,8 @@ class WatchedNamespace:
                         self._following = [change, *_waiting(changes)]
                         if self._since is not None:
                             self._since += self._following
+                            if len(self._since) > CHANGES_MAX:
+                                self._since = None
                         await self._follow(self._following)
                         self._following = ()
                     # Changes that come meanwhile go out together at the next turn.
@@ -220,7 +225,7 @@ class WatchedNamespace:
         async with self._turn:
             since, self._since = self._since, None
             if since is None:
-                # Names were missed and read again, after those that this list was gathered from.
+                # Too much has changed, or names were missed and read again after those of this list.
                 return
             listed, pace = await in_slices(self._listed(since, lambda: iter((names,)))), Pace()
             await found.follow(listed, pace, lambda: self._make_room_for(found))

@@ -398,6 +398,7 @@ async def test_lists_are_the_names_whatever_comes_and_goes(
     if seed % 2:
         monkeypatch.setattr(Watchers.__init__, "__defaults__", (3,))
     monkeypatch.setattr(watches, "NAMES_KEPT_MAX", draw.choice((1000, 60, 40)))
+    monkeypatch.setattr(watches, "CHANGES_MAX", draw.choice((2, 1000)))
     texts = [
         PREFIX + text for text in (".*", "orders-[0-4]", "orders-[3-9]", ".*[0-9]", "orders-p.*", "none")
     ]
