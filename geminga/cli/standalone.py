@@ -26,7 +26,7 @@ import trio
 
 from geminga import __version__
 from geminga.allocation import Collections, return_free_memory, share_one_arena
-from geminga.cli.arguments.data_directory import default_data_dir, no_directory
+from geminga.cli.arguments.data_directory import default_data_dir, named, no_directory
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, EXIT_USAGE, STARTED_S, Parser
 from geminga.cli.broker_log import BrokerLog
 from geminga.cli.output_thread import Streams, streams_on_threads
@@ -60,7 +60,12 @@ log = logging.getLogger("geminga.standalone")
 def parser(kind: type[Parser]) -> Parser:
     made = kind(prog="geminga standalone", description="Run a broker until it is told to stop.")
     add = made.add_argument
-    add("--data-dir", metavar="DIR", help=f"the data directory (default: {default_data_dir()})")
+    add(
+        "--data-dir",
+        type=named,
+        metavar="DIR",
+        help=f"the data directory (default: {default_data_dir()})",
+    )
     add("--port", metavar="N", help="port of the binary protocol (default: 6650; 0: any free one)")
     add("--web-port", metavar="N", help="port of the admin API and metrics (default: 8080; 0: any free one)")
     add("--conf", "-c", "--config", metavar="FILE", help="a broker.conf or standalone.conf")

@@ -426,6 +426,15 @@ def test_what_systems_leave_in_a_directory_does_not_make_it_foreign(tmp_path: Pa
     assert "is not empty and not a data directory of Geminga (it has 'letters'" in refused.stderr
 
 
+@pytest.mark.parametrize("command", [("standalone", *ANY_PORTS), ("status",), ("bookie", "verify")])
+def test_an_empty_data_directory_is_not_the_default(command: tuple[str, ...], tmp_path: Path) -> None:
+    """`--data-dir "$DATA"` in a script that sets no DATA opened the user's own directory."""
+    refused = run(*command, "--data-dir", "", XDG_DATA_HOME=str(tmp_path))
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "--data-dir: the name is empty; leave the option out" in refused.stderr
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("stray", ["journal/{}.journal", "entry-logs/{}.log"])
 def test_a_stray_file_with_a_number_that_no_bookie_gives_is_named(started: BrokerProcess, stray: str) -> None:
     assert started.stop() == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 
@@ -16,6 +17,15 @@ def default_data_dir() -> str:
     given = os.environ.get("XDG_DATA_HOME", "")
     # The specification says to ignore a relative path.
     return os.path.join(given if os.path.isabs(given) else os.path.join(home, ".local", "share"), "geminga")
+
+
+def named(text: str) -> str:
+    """For argparse: a path of at least one character. An unset variable in a script gives none, and the
+    default is the user's own data.
+    """
+    if not text:
+        raise argparse.ArgumentTypeError("the name is empty; leave the option out for the default directory")
+    return text
 
 
 def no_directory(path: str) -> str | None:

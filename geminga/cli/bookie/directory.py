@@ -33,7 +33,7 @@ from geminga.bookie.running.directory_cookies import (
 )
 from geminga.bookie.running.directory_lists import COOKIE, DirectoryLists, ForeignLists, absolute, check_lists
 from geminga.bookie.running.foreign_files import instance_in
-from geminga.cli.arguments.data_directory import default_data_dir
+from geminga.cli.arguments.data_directory import default_data_dir, named
 from geminga.cli.arguments.parser import Parser
 from geminga.errors import CorruptData, InvalidName, StorageError
 from geminga.managed_ledger.orphans import named_by_topic
@@ -55,7 +55,10 @@ class NoDirectory(StorageError):
 
 def add_data_dir(parser: Parser) -> None:
     parser.add_argument(
-        "--data-dir", metavar="DIR", help=f"the stopped broker's directory (default: {default_data_dir()})"
+        "--data-dir",
+        type=named,
+        metavar="DIR",
+        help=f"the stopped broker's directory (default: {default_data_dir()})",
     )
 
 

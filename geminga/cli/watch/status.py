@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from geminga.cli.arguments.access import reading_advice
-from geminga.cli.arguments.data_directory import default_data_dir, no_directory
+from geminga.cli.arguments.data_directory import default_data_dir, named, no_directory
 from geminga.cli.arguments.options import DEFAULT_WEB_URL, counted, default_web_url
 from geminga.cli.arguments.parser import EXIT_FAILED, EXIT_OK, Parser
 from geminga.cli.client.addresses import (
@@ -58,7 +58,12 @@ def parser(kind: type[Parser]) -> Parser:
         "Exit code 0: a broker runs and is well; 1: something is wrong; 3: no broker runs.",
     )
     add = made.add_argument
-    add("--data-dir", metavar="DIR", help=f"look at this data directory (default: {default_data_dir()})")
+    add(
+        "--data-dir",
+        type=named,
+        metavar="DIR",
+        help=f"look at this data directory (default: {default_data_dir()})",
+    )
     add("--url", help=f"look at the broker at this address (default: as other commands, {DEFAULT_WEB_URL})")
     add("--json", action="store_true", help="print all of it as JSON")
     return made
