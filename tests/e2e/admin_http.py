@@ -72,15 +72,13 @@ class Admin:
         """The answer of a broker that is well. A busy machine may take longer for a message than one check
         waits, which then says 503; so this asks until an answer is 200.
         """
-        answers: list[Answer] = []
 
-        def asked() -> bool:
-            answers[:] = [self.get(path)]
-            assert answers[0].status == 200, answers
-            return True
+        def asked() -> Answer:
+            answer = self.get(path)
+            assert answer.status == 200, answer
+            return answer
 
-        eventually(asked, what=f"200 from {path}")
-        return answers[0]
+        return eventually(asked, what=f"200 from {path}")
 
     def put(self, path: str, body: Any = None) -> Answer:
         return self.request("PUT", path, body)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from geminga import limits
 from geminga.broker.connection.session import Handler, Session
 from geminga.broker.connection.topic_list_watch import TopicListWatch
-from geminga.broker.flow.slices import selected, sorted_names
+from geminga.broker.flow.slices import Pace, selected, sorted_names
 from geminga.broker.topic_lists.pattern import TopicsPattern
 from geminga.broker.topic_lists.watches import hashed
 from geminga.errors import InvalidPattern, NotAllowed, ServerError
@@ -38,7 +38,7 @@ async def topics_of_namespace(session: Session, command: pb.CommandGetTopicsOfNa
             names = await sorted_names(lists.names.each_name_in(namespace)) if persistent else []
             if pattern is not None:
                 names = await selected(names, pattern.select)
-            digest = await hashed(names)
+            digest = await hashed(names, Pace())
             changed = command.topics_hash != digest
             session.outbox.write(
                 encoder.topics_of_namespace(

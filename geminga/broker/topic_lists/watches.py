@@ -77,7 +77,7 @@ class PatternList:
     async def gather(self, names: Sequence[str]) -> None:
         """Take what matches of all names of the namespace."""
         found = await selected(names, self._pattern.select)
-        self.digest, self.names = await hashed(found), found
+        self.digest, self.names = await hashed(found, Pace()), found
 
     def stop(self, reason: str) -> None:
         """Also for watches that wait for it."""
@@ -98,7 +98,7 @@ class PatternList:
         if not added and not deleted:
             return
         changed = await _changed(self.names, added, deleted, pace)
-        self.digest, self.names = await hashed(changed), changed
+        self.digest, self.names = await hashed(changed, pace), changed
         changed_now()
         # A watch that is answered from here on has the change in its answer.
         watches = [watch for watch in self.watches if watch.is_answered]
@@ -382,9 +382,9 @@ def _parts(names: Sequence[str]) -> Iterator[Sequence[str]]:
     return (names[start : start + NAMES_MAX] for start in range(0, len(names), NAMES_MAX))
 
 
-async def hashed(names: Sequence[str]) -> str:
+async def hashed(names: Sequence[str], pace: Pace) -> str:
     """`topics_hash` of sorted names, in slices."""
-    digest, pace = TopicsHash(), Pace()
+    digest = TopicsHash()
     for part in _parts(names):
         digest.add(part)
         await pace.turn()
@@ -458,8 +458,8 @@ class TopicLists:
     ) -> PatternList:
         """The complete list of a pattern. `watch` is notified of its changes from now on, until `unwatch`.
 
-        Raises `NotAllowed` if all lists together would keep too many names. If cancelled, nothing is
-        watched.
+        Raises `NotAllowed` if all lists together would keep too many names, if a record of the namespace is
+        damaged, and while the broker stops. If cancelled, nothing is watched.
         """
         watched = self._namespaces.get(namespace)
         if watched is None:

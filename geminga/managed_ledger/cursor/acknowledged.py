@@ -125,21 +125,13 @@ class Acknowledged:
 
     def acknowledged_ranges(self) -> list[Range]:
         """Acknowledged entries beyond mark-delete, ascending. One step: a million of them take a second."""
-        slices = self.ranges_in_slices(EARLIEST, self._acked_entries)
+        slices = ranges_of(self.acknowledged_copies(), EARLIEST, self._acked_entries)
         while True:
             try:
                 next(slices)
             except StopIteration as end:
                 found: list[Range] = end.value[0]
                 return found
-
-    def ranges_in_slices(
-        self, after: tuple[int, int], ranges_max: int
-    ) -> Generator[int, None, tuple[list[Range], int]]:
-        """The first ranges of acknowledged entries beyond `after` and mark-delete, ascending, and how many
-        more there are. All as of the first step; yields after each ledger, and after `RANGES_AT_ONCE`.
-        """
-        return (yield from ranges_of(self.acknowledged_copies(), after, ranges_max))
 
     def acknowledged_copies(self) -> list[tuple[int, BitMap]]:
         """By ledger id, ascending: the acknowledged entries beyond mark-delete as they are now."""
@@ -159,7 +151,10 @@ class Acknowledged:
 def ranges_of(
     copies: list[tuple[int, BitMap]], after: tuple[int, int], ranges_max: int
 ) -> Generator[int, None, tuple[list[Range], int]]:
-    """See `Acknowledged.ranges_in_slices`; `copies` change."""
+    """The first ranges of `acknowledged_copies` beyond `after`, ascending, and how many more there are.
+
+    Yields after each ledger, and after `RANGES_AT_ONCE`; the copies change.
+    """
     found: list[Range] = []
     left_out = 0
     for ledger_id, bitmap in copies:

@@ -293,7 +293,7 @@ class Cursor(Acknowledgments):
         return self._ledger
 
     def statistics(self, after: Position, ranges_max: int) -> Generator[int, None, CursorStatistics]:
-        """A view of the first step; yields as `ranges_in_slices`, which takes `after` and `ranges_max`."""
+        """A view of the first step; yields as `ranges_of`, which takes `after` and `ranges_max`."""
         ledger = self._ledger
         copies = self.acknowledged_copies()
         found = CursorStatistics(
