@@ -171,7 +171,8 @@ def test_a_kind_hits_in_a_running_broker(rules: e2e.Faults, client: pulsar.Clien
     if place == "wire":
         with BinarySession(rules.broker.endpoints.binary_address) as session:
             session.connect()
-            rule = rules.set(fault, **{"command": "PING", "direction": "in", **fields})
+            # Once: the other client of this broker sends a PING every 30 s, too.
+            rule = rules.set(fault, **{"command": "PING", "direction": "in", "count": 1, **fields})
             session.send_bytes(encoder.ping() + client_commands.lookup(1, "persistent://public/default/any"))
             eventually(lambda: rules.state(rule)["hits"] == 1)
     elif place == "metadata":
