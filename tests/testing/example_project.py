@@ -66,7 +66,7 @@ def test_to_a_moment_and_to_the_next(geminga_tenant: Any, client: pulsar.Client)
     geminga_tenant.advance_to(geminga_tenant.now() + datetime.timedelta(days=1))
     geminga_tenant.advance_to_next()
     assert consumer.receive(10_000).data() == b"renew"
-    assert geminga_tenant.now().year - datetime.datetime.now().year in (19, 20, 21)
+    assert geminga_tenant.now().year - datetime.datetime.now().year in range(19, 24)
     with pytest.raises(ValueError, match="never goes back"):
         geminga_tenant.advance_to(geminga_tenant.now() - datetime.timedelta(days=1))
     with pytest.raises(ValueError, match="no time zone"):
