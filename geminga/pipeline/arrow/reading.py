@@ -69,7 +69,7 @@ def read_topic(
         )
     values = values_of(parsed)
     chosen = [columns] if isinstance(columns, str) else columns
-    schema = table_schema(parsed, values) if chosen is None else chosen_schema(chosen, values)
+    schema = table_schema(parsed, values) if chosen is None else chosen_schema(parsed, chosen, values)
     ranges = plan_batch(replace(parsed, splits_per_partition=1))
     # by way of Arrow's C interface: else `close` would leave the generator open until it is collected
     return pa.RecordBatchReader.from_stream(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -14,6 +15,7 @@ from geminga.pipeline.topics.reading import Range
 from geminga.pipeline.topics.rows import read_range
 from geminga.pipeline.values.avro_shapes import SchemaMismatch
 from geminga.pipeline.values.decoding import ValueDecoder
+from geminga.pipeline.values.rules import CORRUPT_RECORD
 from geminga.pipeline.values.schemas import TopicSchema, schema_of, value_fields
 
 
@@ -29,11 +31,12 @@ def values_of(options: Options) -> TopicSchema:
 
 
 def table_schema(options: Options, values: TopicSchema) -> pa.Schema:
-    """The columns of the values, the metadata, and those of the option `columns`. Raises `SchemaMismatch` if
-    two have one name.
+    """The columns of the values, with the one of bad records if it is named, the metadata, and those of the
+    option `columns`. Raises `SchemaMismatch` if two have one name.
     """
     fields = value_fields(values)
-    beside = column_names(options.more_columns)
+    corrupt = options.rules.corrupt_column
+    beside = ({} if corrupt is None else {corrupt: pa.binary()}) | column_names(options.more_columns)
     if fields.keys() & beside.keys():
         raise SchemaMismatch(
             f"fields of the values have the names {', '.join(fields.keys() & beside.keys())}, which "
@@ -44,9 +47,11 @@ def table_schema(options: Options, values: TopicSchema) -> pa.Schema:
     return pa.schema(list((fields | beside).items()))
 
 
-def chosen_schema(names: Sequence[str], values: TopicSchema) -> pa.Schema:
+def chosen_schema(options: Options, names: Sequence[str], values: TopicSchema) -> pa.Schema:
     """Only these columns, in this order. Raises `BadOption`."""
+    corrupt = options.rules.corrupt_column
     known = value_fields(values) | METADATA_COLUMNS | MORE_COLUMNS
+    known |= {} if corrupt is None else {corrupt: pa.binary()}
     if not names:  # Arrow loses the number of rows of a batch without columns
         raise BadOption("columns names none; leave it out for all, or name one of " + ", ".join(known))
     for name in names:
@@ -55,10 +60,10 @@ def chosen_schema(names: Sequence[str], values: TopicSchema) -> pa.Schema:
     return pa.schema([(name, known[name]) for name in dict.fromkeys(names)])
 
 
-def check_wanted(names: Sequence[str], values: TopicSchema) -> None:
+def check_wanted(options: Options, names: Sequence[str], values: TopicSchema) -> None:
     """Raises `BadOption` if the user's own schema has unknown columns."""
     known = [*value_fields(values), *METADATA_COLUMNS, *MORE_COLUMNS]
-    others = [name for name in names if name not in known and name != VALUE]
+    others = [name for name in names if name not in known and name not in (VALUE, _corrupt_column(options))]
     if others:
         raise BadOption(f"schema(...) has the column {others[0]!r}; a topic here has {', '.join(known)}")
 
@@ -69,6 +74,15 @@ def range_batches(
     """The messages of a range, in order, as batches of exactly this schema; nothing is decoded for columns
     that it lacks. Raises `PipelineError`.
     """
-    decoder = None if values.is_raw else ValueDecoder(options.access, wanted.topic, values, schema)
-    maker = ColumnMaker(wanted.topic, schema, decoder)
+    rules = replace(options.rules, corrupt_column=_corrupt_column(options))
+    if values.is_raw and rules.corrupt_column not in schema.names:
+        maker = ColumnMaker(wanted.topic, schema)
+    else:
+        decoder = ValueDecoder(options.access, wanted.topic, values, schema, rules)
+        maker = ColumnMaker(wanted.topic, schema, decoder, leaves_out=decoder.leaves_out)
     yield from read_range(options.access, wanted, maker, poll_timeout_s=options.poll_timeout_s)
+
+
+def _corrupt_column(options: Options) -> str:
+    """As in Spark's own sources, a schema of the user's may have it without the option."""
+    return options.rules.corrupt_column or CORRUPT_RECORD

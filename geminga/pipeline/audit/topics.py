@@ -174,7 +174,7 @@ def _of_segments(values: pa.BinaryArray, taken: _Taken) -> Iterator[Events]:
 def _of_json(values: pa.BinaryArray, taken: _Taken) -> Iterator[Events]:
     """By halves where one is no event: the others are."""
     try:
-        table = _json_table(values, taken.name)
+        table = _json_table(values)
     except SchemaMismatch as error:
         if len(values) == 1:
             said = str(error).removeprefix(f"{taken.name}: ").partition("; ")[0]
@@ -189,11 +189,11 @@ def _of_json(values: pa.BinaryArray, taken: _Taken) -> Iterator[Events]:
     yield _of_table(table, taken)
 
 
-def _json_table(values: pa.BinaryArray, name: str) -> pa.Table:
+def _json_table(values: pa.BinaryArray) -> pa.Table:
     """Raises `SchemaMismatch`."""
     if values.null_count:
         raise SchemaMismatch("it has no value")
-    table = pa.Table.from_struct_array(json_values(values, pa.struct(list(SCHEMA)), name))
+    table = pa.Table.from_struct_array(json_values(values, pa.struct(list(SCHEMA))))
     return table.drop_columns([name for name in SCHEMA.names if table[name].null_count == table.num_rows])
 
 

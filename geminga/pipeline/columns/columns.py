@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from geminga.errors import ProtocolError
 from geminga.names import TopicName
-from geminga.pipeline.columns.batches import Messages
+from geminga.pipeline.columns.batches import Messages, select
 from geminga.pipeline.columns.entries import NO_BATCH, Flags
 from geminga.pipeline.columns.message_id_column import message_ids
 from geminga.pipeline.columns.protobuf_columns import Bytes, Ints, Spans, scan
@@ -103,21 +104,33 @@ def times(values_ms: Ints, absent: Flags | None = None) -> pa.TimestampArray:
     return pa.array(values_ms * _US_PER_MS, pa.int64(), mask=mask).cast(_TIME)
 
 
+class Values(NamedTuple):
+    """The value's own columns, of the messages that are kept."""
+
+    columns: dict[str, pa.Array]
+    kept: Flags | None = None
+    """None: all are."""
+
+
 class ColumnMaker:
     """Makes the named columns for messages of one topic.
 
-    `value`: makes the value's own columns of a `Messages`; they come first.
+    `value`: makes the value's own columns of a `Messages`; they come first. With `leaves_out` it may leave
+    out messages, and is asked even if no column of it is wanted.
     """
 
     def __init__(
         self,
         topic: str,
         schema: pa.Schema,
-        value: Callable[[Messages], dict[str, pa.Array]] | None = None,
+        value: Callable[[Messages], Values] | None = None,
+        *,
+        leaves_out: bool = False,
     ) -> None:
         self._topic = topic
         self._schema = schema
         self._value = value if value is not None else raw_value
+        self._leaves_out = leaves_out
         self._topics: pa.Array = pa.array([], pa.string())
         index = TopicName.parse(topic).partition_index
         self._partition = pa.scalar(index if index >= 0 else None, pa.int32())
@@ -144,16 +157,15 @@ class ColumnMaker:
 
     def batch(self, messages: Messages) -> pa.RecordBatch:
         """Exactly the schema's columns. An unknown name is a bug of ours."""
-        values: dict[str, pa.Array] | None = None
+        values: dict[str, pa.Array] = {}
+        if self._leaves_out or any(each.name not in self._makers for each in self._schema):
+            values, kept = self._value(messages)
+            if kept is not None:
+                messages = select(messages, kept)
         columns: list[pa.Array] = []
         for wanted in self._schema:
             maker = self._makers.get(wanted.name)
-            if maker is not None:
-                column = maker(messages)
-            else:
-                if values is None:
-                    values = self._value(messages)
-                column = values[wanted.name]
+            column = maker(messages) if maker is not None else values[wanted.name]
             columns.append(column if column.type == wanted.type else column.cast(wanted.type))
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
@@ -182,9 +194,9 @@ def _unpacked(key: bytes) -> bytes:
         return key
 
 
-def raw_value(messages: Messages) -> dict[str, pa.Array]:
+def raw_value(messages: Messages) -> Values:
     """The payloads as they are; null where the producer sent none."""
-    return {VALUE: payloads(messages)}
+    return Values({VALUE: payloads(messages)})
 
 
 def payloads(messages: Messages) -> pa.BinaryArray:

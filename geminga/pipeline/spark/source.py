@@ -46,7 +46,7 @@ class PulsarSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse_options(self.options)
         values = values_of(options)
-        check_wanted(schema.fieldNames(), values)
+        check_wanted(options, schema.fieldNames(), values)
         pushes = self.options.get(PUSHES_FILTERS) == "true"
         return (FilteringReader if pushes else BatchReader)(options, values, schema)
 
@@ -55,7 +55,7 @@ class PulsarSource(DataSource):
         if options.is_bounded:
             raise BadOption("endingOffsets and endingTime are for batch queries: a stream has no end")
         values = values_of(options)
-        check_wanted(schema.fieldNames(), values)
+        check_wanted(options, schema.fieldNames(), values)
         return StreamReader(options, values, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

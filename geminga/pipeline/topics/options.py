@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from typing import cast
 
 from geminga.limits import MIB
 from geminga.pipeline.client.addresses import addresses
 from geminga.pipeline.client.topics import full_name
-from geminga.pipeline.columns.columns import MORE_COLUMNS
+from geminga.pipeline.columns.columns import METADATA_COLUMNS, MORE_COLUMNS
 from geminga.pipeline.errors import Access, BadOption
 from geminga.pipeline.topics.offset_options import LATEST_TEXT, MessageIds, Times, ending, starting, times
 from geminga.pipeline.topics.prefixed_options import (
@@ -22,6 +23,7 @@ from geminga.pipeline.topics.prefixed_options import (
     access_of,
 )
 from geminga.pipeline.triggers.waiting import DEFAULT_DELAY_S
+from geminga.pipeline.values.rules import DEFAULT_RULES, MODES, OUT_OF_RANGE, Mode, OutOfRange, ValueRules
 from geminga.units import duration_ms
 
 DEFAULT_POLL_TIMEOUT_MS = 20_000
@@ -55,6 +57,9 @@ _READ = [
     "columns",
     "splitsPerPartition",
     "rawValue",
+    "mode",
+    "columnNameOfCorruptRecord",
+    "outOfRangeTimes",
 ]
 _WRITE = [
     "exactlyOnce",
@@ -135,6 +140,7 @@ class Options:
     splits_per_partition: int = 0
     """0: as many as are worth it."""
     raw_value: bool = False
+    rules: ValueRules = DEFAULT_RULES
     exactly_once: bool = False
     producer_name_prefix: str | None = None
     batch_rows: int = 1000
@@ -227,6 +233,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         more_columns=_columns(options.get("columns", "")),
         splits_per_partition=values.number("splitsperpartition", 0, 0) or 0,
         raw_value=values.flag("rawvalue", False),
+        rules=_rules(values),
     )
     found = replace(found, memory_limit_bytes=_memory_limit(values, client))
     _check_limits(found)
@@ -331,7 +338,7 @@ class _Values:
     def text(self, name: str) -> str | None:
         return self._options.get(name) or None
 
-    def one_of(self, name: str, allowed: tuple[str, ...], default: str) -> str:
+    def one_of(self, name: str, allowed: Sequence[str], default: str) -> str:
         value = self._options.get(name, default).lower()
         if value not in allowed:
             raise BadOption(f"option {_shown(name)} is {value!r}; expected {', '.join(allowed)}")
@@ -365,6 +372,15 @@ def _topics(options: Mapping[str, str]) -> TopicChoice | None:
     if not stripped:
         raise BadOption("option topics names no topic")
     return TopicChoice(names=tuple(dict.fromkeys(str(full_name(name)) for name in stripped)))
+
+
+def _rules(values: _Values) -> ValueRules:
+    column = values.text("columnnameofcorruptrecord")
+    if column in (*METADATA_COLUMNS, *MORE_COLUMNS):
+        raise BadOption(f"option columnNameOfCorruptRecord is {column!r}, which is another column here")
+    mode = values.one_of("mode", MODES, "failfast")
+    times = values.one_of("outofrangetimes", OUT_OF_RANGE, "clamp")
+    return ValueRules(cast("Mode", mode), column, cast("OutOfRange", times))
 
 
 def _columns(given: str) -> tuple[str, ...]:

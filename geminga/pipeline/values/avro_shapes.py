@@ -40,6 +40,10 @@ class SchemaMismatch(PipelineError):
     """Values that are not what the schema says, or topics whose schemas differ."""
 
 
+class BadValue(SchemaMismatch):
+    """A value that is not of its schema, which the option `mode` is about; others beside it may be right."""
+
+
 @dataclass(frozen=True)
 class Shape:
     """A type, its names resolved."""
@@ -54,6 +58,8 @@ class Shape:
     parts: tuple[Shape, ...] = ()
     """Of an array or a map its one type, of a record those of its fields, of a union those beside null."""
     fields: tuple[str, ...] = ()
+    defaults: tuple[tuple[int, Any], ...] = ()
+    """Of a record: the defaults that are not null, as the definition writes them, with the field's index."""
 
     @property
     def has_members(self) -> bool:
@@ -131,6 +137,11 @@ class _Shapes:
                 name=name,
                 parts=tuple(shape for _, shape in fields),
                 fields=tuple(each for each, _ in fields),
+                defaults=tuple(
+                    (index, each["default"])
+                    for index, each in enumerate(definition["fields"])
+                    if each.get("default") is not None
+                ),
             )
         elif kind == "enum":
             made = Shape(kind, pa.string(), name=name)
@@ -175,20 +186,37 @@ def _with_logical(definition: Any, shape: Shape) -> Shape:
 def readable_definition(definition: Any) -> Any:
     """For the AVRO decoder: without logical types that have no column type (their plain values are kept), and
     with null for fields that may be null and have no default, so that older values without them are read.
+
+    Times and dates are left as the numbers that they are, since Python's own end with the year 9999; but not
+    in a union with a plain number, which could not be told from them.
     """
+    return _readable(definition, as_numbers=True)
+
+
+def _readable(definition: Any, *, as_numbers: bool) -> Any:
     if isinstance(definition, list):
-        return [readable_definition(each) for each in definition]
+        numbers = [each for each in definition if _plain_kind(each) in ("int", "long")]
+        return [_readable(each, as_numbers=len(numbers) < 2) for each in definition]
     if not isinstance(definition, dict):
         return definition
     kept = {
-        name: value if name in _NO_TYPES else readable_definition(value) for name, value in definition.items()
+        name: value if name in _NO_TYPES else _readable(value, as_numbers=True)
+        for name, value in definition.items()
     }
     logical = kept.get("logicalType")
-    if logical is not None and (kept.get("type"), logical) not in _LOGICAL and not _is_decimal(kept):
+    if (
+        logical is not None
+        and not _is_decimal(kept)
+        and (as_numbers or (kept.get("type"), logical) not in _LOGICAL)
+    ):
         del kept["logicalType"]
     if kept.get("type") == "record":
         kept["fields"] = [_with_default(each) for each in kept["fields"]]
     return kept
+
+
+def _plain_kind(definition: Any) -> Any:
+    return definition.get("type") if isinstance(definition, dict) else definition
 
 
 _NO_TYPES = ("default", "symbols", "aliases", "doc", "name", "namespace", "order", "size", "logicalType")

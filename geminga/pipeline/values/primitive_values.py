@@ -11,12 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from geminga.pipeline.columns.columns import text
-from geminga.pipeline.errors import SET_RAW_VALUE
-from geminga.pipeline.values.avro_shapes import TIME, SchemaMismatch
+from geminga.pipeline.values.avro_shapes import TIME, BadValue
+from geminga.pipeline.values.rules import OutOfRange
+from geminga.pipeline.values.times import microseconds
 from geminga.wire import pulsar_pb2 as pb
 
 _TYPE = pb.Schema.Type
 _DAY_MS = 86_400_000
+_US_MAX = 2**63 - 1
 PRIMITIVES: dict[int, pa.DataType] = {
     _TYPE.String: pa.string(),
     _TYPE.Bool: pa.bool_(),
@@ -52,49 +54,47 @@ _LAYOUTS: dict[int, str] = {
 _UNITS_US: dict[int, int] = {_TYPE.Instant: 1_000_000, _TYPE.LocalDateTime: _DAY_MS * 1000}
 
 
-def primitives(kind: int, raw: pa.BinaryArray, topic: str) -> pa.Array:
-    """Raises `SchemaMismatch` for values of a wrong size and times that no column holds."""
+def primitives(kind: int, raw: pa.BinaryArray, out_of_range: OutOfRange = "clamp") -> pa.Array:
+    """Raises `BadValue` for values of a wrong size and dates that no column holds."""
     if kind == _TYPE.String:
         return text(raw)
     try:
-        return _decoded(kind, raw, topic)
+        return _decoded(kind, raw, out_of_range)
     except pa.ArrowInvalid as error:
-        raise SchemaMismatch(f"{topic}: {error}; ", SET_RAW_VALUE, " to get bytes") from None
+        raise BadValue(str(error)) from None
 
 
-def _decoded(kind: int, raw: pa.BinaryArray, topic: str) -> pa.Array:
+def _decoded(kind: int, raw: pa.BinaryArray, out_of_range: OutOfRange) -> pa.Array:
     mask = np.asarray(raw.is_null()) if raw.null_count else None
     if kind in _UNITS_US:
         # INSTANT: seconds i64, nanoseconds i32. LOCAL_DATE_TIME: day i64, nanoseconds of the day i64
         compound = np.dtype([("whole", ">i8"), ("nanos", ">i4" if kind == _TYPE.Instant else ">i8")])
-        both = _numbers(raw, compound, topic)
-        us = both["whole"].astype(np.int64) * _UNITS_US[kind] + both["nanos"].astype(np.int64) // 1000
-        return pa.array(us, mask=mask).cast(PRIMITIVES[kind])
+        both = _numbers(raw, compound)
+        us = microseconds(both["whole"].astype(np.int64), _UNITS_US[kind], out_of_range, mask)
+        # The last second or day may end beyond 64 bits.
+        nanos = both["nanos"].astype(np.int64) // 1000
+        rest = np.minimum(nanos, _US_MAX - np.asarray(us.fill_null(0)))
+        return pc.add(us, pa.array(rest)).cast(PRIMITIVES[kind])
     layout = np.dtype(_LAYOUTS[kind])
-    values = _numbers(raw, layout, topic)
+    values = _numbers(raw, layout)
     if kind == _TYPE.Bool:
         return pa.array(values != 0, mask=mask)
     values = values.astype(layout.newbyteorder("="))
     if kind == _TYPE.Date:
         values = values // _DAY_MS
-    plain = pa.array(values, mask=mask)
     if kind == _TYPE.Timestamp:
-        return plain.cast(pa.timestamp("ms", tz="UTC")).cast(TIME)
+        return microseconds(values, 1000, out_of_range, mask).cast(TIME)
+    plain = pa.array(values, mask=mask)
     return plain.cast(pa.int32()).cast(pa.date32()) if PRIMITIVES[kind] == pa.date32() else plain
 
 
-def _numbers(raw: pa.BinaryArray, layout: np.dtype[Any], topic: str) -> Any:
+def _numbers(raw: pa.BinaryArray, layout: np.dtype[Any]) -> Any:
     """All values side by side; zero where one is null."""
     width = layout.itemsize
     filled = raw.fill_null(bytes(width)) if raw.null_count else raw
     sizes = np.asarray(pc.binary_length(filled))
     if len(sizes) and (sizes != width).any():
-        raise SchemaMismatch(
-            f"{topic}: a value of {int(sizes[sizes != width][0])} bytes where the schema says {width}; the "
-            "schema may have changed: load the table again, or ",
-            SET_RAW_VALUE,
-            " to get bytes",
-        )
+        raise BadValue(f"a value of {int(sizes[sizes != width][0])} bytes where the schema says {width}")
     return np.frombuffer(b"".join(filled.to_pylist()), layout)
 
 

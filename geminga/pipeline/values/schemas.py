@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -34,6 +34,10 @@ class TopicSchema:
     kind: int | None = None
     definition: bytes = b""
     properties: Mapping[str, str] = field(default_factory=dict)
+    version: bytes = b""
+    """What the registry calls it."""
+    latest: Mapping[str, bytes] = field(default_factory=dict)
+    """By topic the version that was the latest when a query began: its messages are of this kind."""
 
     @property
     def is_raw(self) -> bool:
@@ -55,6 +59,20 @@ class TopicSchema:
             pairs = zip(self.parts(), other.parts(), strict=True)
             return any(part.differs_from(its) for part, its in pairs)
         return ours != theirs
+
+    @property
+    def kind_name(self) -> str:
+        """As Java calls it."""
+        return "none" if self.kind is None else _TYPE.Name(self.kind).upper()
+
+    def is_encoded_as(self, other: TopicSchema) -> bool:
+        """Whether values are of the same kind, so that a version of the one is read as the other."""
+        if self.kind != other.kind:
+            return False
+        if self.kind != _TYPE.KeyValue:
+            return True
+        pairs = zip(self.parts(), other.parts(), strict=True)
+        return self.separated == other.separated and all(ours.kind == its.kind for ours, its in pairs)
 
     def parts(self) -> tuple[TopicSchema, TopicSchema]:
         """Of a key-value schema: of the key and of the value. Raises `SchemaMismatch`."""
@@ -145,7 +163,8 @@ def _schema_in(answer: pb.CommandGetSchemaResponse) -> TopicSchema:
         return TopicSchema()
     pairs: Iterable[Any] = schema.properties
     properties = {pair.key: pair.value for pair in pairs}
-    return TopicSchema(int(schema.type), bytes(schema.schema_data), properties)
+    version = bytes(answer.schema_version)
+    return TopicSchema(int(schema.type), bytes(schema.schema_data), properties, version)
 
 
 def schema_of(access: Access, topics: list[str]) -> TopicSchema:
@@ -160,7 +179,7 @@ def schema_of(access: Access, topics: list[str]) -> TopicSchema:
                 Option("allowDifferentTopicSchemas", "true", "set"),
                 " to get the bytes of the values",
             )
-    return first
+    return replace(first, latest={topic: schema.version for topic, schema in found.items()})
 
 
 def value_fields(schema: TopicSchema) -> dict[str, pa.DataType]:

@@ -10,14 +10,14 @@ from decimal import Decimal
 from typing import Any
 
 from geminga.pipeline.values.avro_shapes import NAMED, Shape
+from geminga.pipeline.values.rules import OutOfRange
+from geminga.pipeline.values.times import one_in_microseconds
 
 Change = Callable[[Any], Any]
 _INT32 = 1 << 31
 _DIGITS_MAX = 40
 """Of a number with a decimal exponent."""
 _UNITS_US = {"timestamp-millis": 1000, "timestamp-micros": 1}
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_EPOCH_DAY = dt.date(1970, 1, 1)
 _KINDS: dict[str, tuple[type, ...]] = {
     "boolean": (bool,),
     "string": (str,),
@@ -38,16 +38,21 @@ _LOGICAL_KINDS: dict[str, tuple[type, ...]] = {
 }
 
 
-def from_avro(shape: Shape) -> Change | None:
-    """Of values that were decoded with the names of named types in unions; None: they need no change."""
-    if not shape.any("members"):
-        return None
-    return _avro(shape)
+def from_avro(shape: Shape, out_of_range: OutOfRange = "clamp") -> Change | None:
+    """Of values that were decoded with the names of named types in unions, and times as numbers; None: they
+    need no change.
+    """
+    return _Avro(out_of_range).change(shape) if shape.any("members", "logical") else None
 
 
-def _avro(shape: Shape) -> Change:
-    if shape.kind == "union":
-        parts = [_avro(part) for part in shape.parts]
+class _Avro:
+    def __init__(self, out_of_range: OutOfRange) -> None:
+        self._out_of_range = out_of_range
+
+    def change(self, shape: Shape) -> Change:
+        if shape.kind != "union":
+            return self._time(shape) if shape.logical in _UNITS_US else _container(shape, self.change)
+        parts = [self.change(part) for part in shape.parts]
         if not shape.has_members:
             return lambda value: None if value is None else parts[0](_unnamed(value))
         names = {part.name: index for index, part in enumerate(shape.parts) if part.kind in NAMED}
@@ -62,7 +67,13 @@ def _avro(shape: Shape) -> Change:
             return {f"member{index}": parts[index](value)}
 
         return member
-    return _container(shape, _avro)
+
+    def _time(self, shape: Shape) -> Change:
+        unit_us, out_of_range = _UNITS_US[str(shape.logical)], self._out_of_range
+        # A datetime where it had to be told from other numbers of a union.
+        return lambda value: (
+            one_in_microseconds(value, unit_us, out_of_range) if isinstance(value, int) else value
+        )
 
 
 def _unnamed(value: Any) -> Any:
@@ -83,8 +94,9 @@ def _container(shape: Shape, each: Callable[[Shape], Change]) -> Change:
 
 def _branch(shape: Shape, value: Any) -> int:
     """Which of a union's types a value is of. Raises `ValueError`."""
+    numbers = sum(part.kind in ("int", "long") for part in shape.parts)
     for index, part in enumerate(shape.parts):
-        if part.kind in ("int", "long") and part.logical is None:
+        if part.kind in ("int", "long") and (part.logical is None or numbers == 1):
             fits = isinstance(value, int) and not isinstance(value, bool)
             if fits and (part.kind == "long" or -_INT32 <= value < _INT32):
                 return index
@@ -95,64 +107,110 @@ def _branch(shape: Shape, value: Any) -> int:
     raise ValueError(f"{value!r} is of none of the types of a union")
 
 
-def from_json(shape: Shape) -> Change:
+def from_json(shape: Shape, out_of_range: OutOfRange = "clamp") -> Change:
     """Of what `json.loads` gives, with numbers that are no integers as Decimal. What is not of its type is
-    handed on as it is: the column refuses it.
+    handed on as it is: the column refuses it. A field that is not there has its default.
     """
-    if shape.kind == "union":
-        parts = [from_json(part) for part in shape.parts]
-        if not shape.has_members:
-            last = len(parts) - 1 if len(parts) > 1 else 0
-            return lambda value: None if value is None else parts[last](value)
-
-        def member(value: Any) -> Any:
-            if value is None:
-                return None
-            index = _branch(shape, float(value) if isinstance(value, Decimal) else value)
-            return {f"member{index}": parts[index](value)}
-
-        return member
-    change = _json_container if shape.kind in ("record", "array", "map") else _json_scalar
-    plain = change(shape)
-    return lambda value: None if value is None else plain(value)
+    return _Json(out_of_range).change(shape)
 
 
-def _json_container(shape: Shape) -> Change:
-    wanted, kept = (list if shape.kind == "array" else dict), _container(shape, from_json)
-    return lambda value: kept(value) if isinstance(value, wanted) else value
+class _Json:
+    def __init__(self, out_of_range: OutOfRange) -> None:
+        self._out_of_range = out_of_range
+
+    def change(self, shape: Shape) -> Change:
+        if shape.kind == "union":
+            parts = [self.change(part) for part in shape.parts]
+            if not shape.has_members:
+                last = len(parts) - 1 if len(parts) > 1 else 0
+                return lambda value: None if value is None else parts[last](value)
+
+            def member(value: Any) -> Any:
+                if value is None:
+                    return None
+                index = _branch(shape, float(value) if isinstance(value, Decimal) else value)
+                return {f"member{index}": parts[index](value)}
+
+            return member
+        if shape.kind == "record":
+            return self._record(shape)
+        plain = self._container(shape) if shape.kind in ("array", "map") else self._scalar(shape)
+        return lambda value: None if value is None else plain(value)
+
+    def _record(self, shape: Shape) -> Change:
+        changes = [self.change(part) for part in shape.parts]
+        defaults: list[Any] = [None] * len(changes)
+        for index, default in shape.defaults:
+            defaults[index] = changes[index](_as_json(shape.parts[index], default))
+        fields = list(zip(shape.fields, changes, defaults, strict=True))
+
+        def record(value: Any) -> Any:
+            if not isinstance(value, dict):
+                return value
+            return {
+                name: change(value[name]) if name in value else default for name, change, default in fields
+            }
+
+        return record
+
+    def _container(self, shape: Shape) -> Change:
+        wanted, kept = (list if shape.kind == "array" else dict), _container(shape, self.change)
+        return lambda value: kept(value) if isinstance(value, wanted) else value
+
+    def _scalar(self, shape: Shape) -> Change:
+        if shape.logical == "decimal":
+            return lambda value: Decimal(str(value)) if isinstance(value, int | str | Decimal) else value
+        if shape.logical == "date":
+            return _days
+        if shape.logical is not None:
+            unit_us, out_of_range = _UNITS_US[str(shape.logical)], self._out_of_range
+            return lambda value: _time(value, unit_us, out_of_range)
+        if shape.kind in ("bytes", "fixed"):
+            return _bytes
+        if shape.kind in ("float", "double"):
+            return _float
+        if shape.kind in ("int", "long"):
+            return lambda value: _whole(value) if isinstance(value, Decimal) else value
+        return lambda value: value
 
 
-def _json_scalar(shape: Shape) -> Change:
-    if shape.logical == "decimal":
-        return lambda value: Decimal(str(value)) if isinstance(value, int | str | Decimal) else value
-    if shape.logical == "date":
-        return _date
-    if shape.logical is not None:
-        return lambda value: _time(value, _UNITS_US[str(shape.logical)])
-    if shape.kind in ("bytes", "fixed"):
-        return _bytes
-    if shape.kind in ("float", "double"):
-        return _float
-    if shape.kind in ("int", "long"):
-        return lambda value: _whole(value) if isinstance(value, Decimal) else value
-    return lambda value: value
+def _as_json(shape: Shape, default: Any) -> Any:
+    """A default of a definition as a value of JSON would be written: bytes are in base64 there."""
+    if shape.kind == "union" and shape.parts:
+        return _as_json(shape.parts[0], default)
+    if shape.kind in ("bytes", "fixed") and isinstance(default, str):
+        data = default.encode("latin-1")
+        if shape.logical is None:
+            return base64.b64encode(data).decode()
+        return Decimal(int.from_bytes(data, "big", signed=True)).scaleb(-shape.arrow.scale)
+    if shape.kind == "array" and isinstance(default, list):
+        return [_as_json(shape.parts[0], each) for each in default]
+    if shape.kind == "map" and isinstance(default, dict):
+        return {name: _as_json(shape.parts[0], each) for name, each in default.items()}
+    if shape.kind == "record" and isinstance(default, dict):
+        parts = dict(zip(shape.fields, shape.parts, strict=True))
+        return {name: _as_json(parts[name], each) for name, each in default.items() if name in parts}
+    return default
 
 
-def _date(value: Any) -> Any:
+def _days(value: Any) -> Any:
+    """Of a date its number, which a column takes, since Python's dates end with the year 9999."""
     if isinstance(value, str):
         return dt.date.fromisoformat(value)
-    return _EPOCH_DAY + dt.timedelta(days=value) if isinstance(value, int) else value
+    return _whole(value) if isinstance(value, Decimal) else value
 
 
-def _time(value: Any, unit_us: int) -> Any:
+def _time(value: Any, unit_us: int, out_of_range: OutOfRange) -> Any:
     if isinstance(value, str):
         found = dt.datetime.fromisoformat(value)
         return found if found.tzinfo is not None else found.replace(tzinfo=dt.UTC)
     if isinstance(value, Decimal):
         value = _whole(value)
-    if isinstance(value, int | Decimal):
-        return _EPOCH + dt.timedelta(microseconds=int(value * unit_us))
-    return value
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, Decimal):
+        return one_in_microseconds(int(value * unit_us), 1, out_of_range)
+    return one_in_microseconds(value, unit_us, out_of_range) if isinstance(value, int) else value
 
 
 def _whole(value: Decimal) -> int | Decimal:

@@ -148,9 +148,9 @@ def test_what_is_no_event_is_named(broker: Endpoints, topics: Topics, topic: str
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        (b"hello", "no event in JSON: a value is not JSON"),
+        (b"hello", "no event in JSON: it is not JSON"),
         (b"[1, 2]", "no event in JSON"),
-        (b'{"kind": "published", "time_ms": "now"}', "no event in JSON: values do not fit"),
+        (b'{"kind": "published", "time_ms": "now"}', "no event in JSON: it does not fit"),
         (None, "no event in JSON: it has no value"),
         (b"null", "unknown kind None"),
     ],

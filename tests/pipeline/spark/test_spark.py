@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import functions
 from pyspark.sql.types import StructType
 
 from geminga.pipeline.columns.columns import METADATA_COLUMNS
@@ -171,6 +172,42 @@ def test_errors_reach_the_user_in_words(spark: Any, broker: Endpoints, topic: st
     assert "stage" not in str(refused.value)  # in the driver, before any task
     with pytest.raises(Exception, match="cannot be overwritten"):
         source(spark.range(1).selectExpr("'a' value").write, broker, topic).mode("overwrite").save()
+
+
+def test_bad_records_of_a_stream_are_counted_in_its_progress(
+    spark: Any, broker: Endpoints, admin: Admin, topics: Topics, topic: str, tmp_path: Path
+) -> None:
+    """As docs/pipeline.md says; and a frame's own schema may have Spark's column, as text or as bytes."""
+    body = {"type": "INT32", "schema": "", "properties": {}}
+    path = f"/admin/v2/schemas/{topic_path(topic).partition('/')[2]}/schema"
+    assert admin.post(path, body).status == 200
+    good = b"\0\0\0\1"
+    topics.write(topic, {"value": [good, b"bad\xff!", None, good]}, valueSchema="none")
+    for kind, value in (("string", "bad\ufffd!"), ("binary", b"bad\xff!")):
+        read = source(
+            spark.read.schema(f"value int, _corrupt_record {kind}"), broker, topic, mode="PERMISSIVE"
+        )
+        rows = [tuple(row) for row in read.load().collect()]
+        assert rows == [(1, None), (None, value), (None, None), (1, None)]
+    stream = source(
+        spark.readStream,
+        broker,
+        topic,
+        startingOffsets="earliest",
+        mode="PERMISSIVE",
+        columnNameOfCorruptRecord="bad",
+    ).load()
+    query = (
+        stream.observe("records", functions.count("bad").alias("bad"), functions.count("*").alias("all"))
+        .writeStream.format("parquet")
+        .option("path", str(tmp_path / "out"))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    [counted] = [each.observedMetrics["records"] for each in query.recentProgress if each.numInputRows]
+    assert (counted.bad, counted.all) == (1, 4)
 
 
 def test_columns_that_there_are_not_are_refused(broker: Endpoints, topics: Topics, topic: str) -> None:

@@ -226,7 +226,7 @@ def test_random_records_in_json(seed: int) -> None:
     values = [make() for _ in range(8)]
     raw = pa.array([json.dumps(as_json).encode() for _, as_json, _ in values], pa.binary())
     shape = shape_of(definition)
-    assert json_values(raw, shape.arrow, "t", shape).to_pylist() == [column for _, _, column in values]
+    assert json_values(raw, shape.arrow, shape).to_pylist() == [column for _, _, column in values]
 
 
 def test_unions_have_the_columns_of_the_jvm_connector() -> None:
@@ -274,7 +274,7 @@ def test_every_message_is_read_with_its_version_into_the_latest() -> None:
     row = encoded(first, {"n": 5, "gone": "x"})
     assert decoded(latest, [row], of_version=first) == [{"n": 5, "later": None, "given": "d"}]
     required = record(number, {"name": "must", "type": "string"})
-    with pytest.raises(SchemaMismatch, match="load the table again"):
+    with pytest.raises(SchemaMismatch, match="SchemaResolutionError|EOFError"):
         decoded(required, [row], of_version=first)
 
 
@@ -283,7 +283,7 @@ def test_json_of_other_clients() -> None:
         definition = {"type": "record", "name": "R", "fields": [{"name": "f", "type": kind}]}
         raw = pa.array([f'{{"f": {value}}}'.encode() for value in values], pa.binary())
         shape = shape_of(definition)
-        return [row["f"] for row in json_values(raw, shape.arrow, "t", shape).to_pylist()]
+        return [row["f"] for row in json_values(raw, shape.arrow, shape).to_pylist()]
 
     nan, infinite = column("double", '"NaN"', '"-Infinity"')
     assert math.isnan(nan)
@@ -309,4 +309,4 @@ def test_lines_are_not_taken_for_values() -> None:
                                                b' "type": "int"}]}'))  # fmt: skip
     raw = pa.array([b'{"a": 1}\n{"a": 2}', b" "], pa.binary())
     with pytest.raises(SchemaMismatch):
-        json_values(raw, pa.struct(list(kind.items())), "t")
+        json_values(raw, pa.struct(list(kind.items())))

@@ -55,14 +55,14 @@ RECORD = {
     ],
 )
 def test_primitives(kind: int, encoded: bytes, value: Any) -> None:
-    column = primitives(kind, pa.array([encoded, None, encoded], pa.binary()), "t")
+    column = primitives(kind, pa.array([encoded, None, encoded], pa.binary()))
     assert column.to_pylist() == [value, None, value]
     assert {"value": column.type} == value_fields(TopicSchema(kind))
 
 
 def test_a_number_of_a_wrong_size_is_refused() -> None:
-    with pytest.raises(SchemaMismatch, match="rawValue"):
-        primitives(TYPE.Int32, pa.array([b"\0\0\0\1", b"\1"], pa.binary()), "t")
+    with pytest.raises(SchemaMismatch, match="a value of 1 bytes where the schema says 4"):
+        primitives(TYPE.Int32, pa.array([b"\0\0\0\1", b"\1"], pa.binary()))
 
 
 def test_a_record_has_a_column_for_each_field() -> None:
@@ -90,14 +90,14 @@ def test_what_has_no_column_type_is_refused() -> None:
 def test_json_records_with_missing_and_more_fields() -> None:
     kind = pa.struct([("a", pa.int64()), ("b", pa.list_(pa.string()))])
     raw = pa.array([b'{"a": 1,\n "b": ["x"]}', b'{"c": {"d": 2}}', b'{"a": null}'], pa.binary())
-    assert json_values(raw, kind, "t").to_pylist() == [
+    assert json_values(raw, kind).to_pylist() == [
         {"a": 1, "b": ["x"]}, {"a": None, "b": None}, {"a": None, "b": None}
     ]  # fmt: skip
     with_null = pa.array([b'{"a": 1}', None], pa.binary())
-    assert json_values(with_null, kind, "t").to_pylist() == [{"a": 1, "b": None}, None]
+    assert json_values(with_null, kind).to_pylist() == [{"a": 1, "b": None}, None]
     for wrong in (b"nonsense", b'{"a": "text"}'):
         with pytest.raises(SchemaMismatch):
-            json_values(pa.array([b'{"a": 1}', wrong], pa.binary()), kind, "t")
+            json_values(pa.array([b'{"a": 1}', wrong], pa.binary()), kind)
 
 
 def test_avro_of_an_older_schema_is_resolved() -> None:
@@ -127,7 +127,7 @@ def test_avro_of_an_older_schema_is_resolved() -> None:
     found = decoder._avro(schema, raw, kind, lambda row: b"v0" if row == 0 else None).to_pylist()
     assert [each["number"] for each in found] == [None, 7]
     assert found[0]["inner"] == {"x": b"y"}
-    with pytest.raises(SchemaMismatch, match="load the table again"):
+    with pytest.raises(SchemaMismatch, match="SchemaResolutionError|EOFError"):
         decoder._avro(schema, pa.array([b"\x00"], pa.binary()), kind, lambda row: None)
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from geminga.pipeline.errors import Access
-from geminga.pipeline.values.avro_shapes import SchemaMismatch, shape_of
+from geminga.pipeline.values.avro_shapes import BadValue, SchemaMismatch, shape_of
 from geminga.pipeline.values.decoding import ValueDecoder, json_values
 from geminga.pipeline.values.schemas import TopicSchema, value_fields
 from geminga.wire import pulsar_pb2 as pb
@@ -33,9 +33,7 @@ RECORD: dict[str, Any] = {
 
 def from_json(*docs: bytes) -> list[dict[str, Any]]:
     shape = shape_of({"type": "record", "name": "R", "fields": RECORD["fields"][:2]})
-    found: list[dict[str, Any]] = json_values(
-        pa.array(docs, pa.binary()), shape.arrow, "t", shape
-    ).to_pylist()
+    found: list[dict[str, Any]] = json_values(pa.array(docs, pa.binary()), shape.arrow, shape).to_pylist()
     return found
 
 
@@ -44,7 +42,6 @@ def from_json(*docs: bytes) -> list[dict[str, Any]]:
     [
         b'{"i":1e999999999}',
         b'{"t":-1e999999999}',
-        b'{"t":1e30}',
         b'{"i":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
         b'{"i":"\\ud800"}',
         b"\xff\xfe",
@@ -52,7 +49,7 @@ def from_json(*docs: bytes) -> list[dict[str, Any]]:
     ],
 )
 def test_json_that_no_column_takes_is_refused_at_once(doc: bytes) -> None:
-    with pytest.raises(SchemaMismatch, match="rawValue=true|load the table again"):
+    with pytest.raises(SchemaMismatch, match="not JSON of its schema|does not fit the column type"):
         from_json(b'{"i":1}', doc)
 
 
@@ -92,10 +89,12 @@ def test_definitions_that_mean_nothing_are_refused() -> None:
                 decoder = ValueDecoder(Access("pulsar://x"), "t", schema, pa.schema(list(fields.items())))
                 values = pa.array([b"\x00\x02"], pa.binary())
                 decoder._avro(schema, values, pa.struct(list(fields.items())), lambda row: None)
+            except BadValue:
+                continue  # the definition means something, which these bytes are not
             except SchemaMismatch as error:
                 refused.append(str(error))
     assert len(refused) > 50
-    assert all("rawValue" in text for text in refused)
+    assert [text for text in refused if "rawValue" not in text] == []
     with pytest.raises(SchemaMismatch, match="rawValue"):
         value_fields(TopicSchema(TYPE.Avro, b"[" * 100_000))
 

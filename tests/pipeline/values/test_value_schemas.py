@@ -107,7 +107,7 @@ def test_json_rows_are_read_back() -> None:
     batch = pa.RecordBatch.from_pylist(ROWS, schema=COLUMNS)
     shape = shape_of(record_definition(COLUMNS))
     rows = json_rows(batch)
-    assert json_values(rows, shape.arrow, "t", shape).to_pylist() == ROWS
+    assert json_values(rows, shape.arrow, shape).to_pylist() == ROWS
     json.loads(rows[0].as_py())
     odd = pa.RecordBatch.from_pydict({"f": [float("nan"), float("inf"), 1e300]})
     assert json_rows(odd).to_pylist() == [b'{"f":"NaN"}', b'{"f":"Infinity"}', b'{"f":1e+300}']
