@@ -28,6 +28,7 @@ DELIVER_AT_TIME, BROKER_TIME, REDELIVERY_COUNT = "__deliverAtTime", "__brokerTim
 LEDGER_ID, ENTRY_ID, BATCH_INDEX = "__ledgerId", "__entryId", "__batchIndex"
 SEQUENCE_ID, PRODUCER_NAME, ORDERING_KEY = "__sequenceId", "__producerName", "__orderingKey"
 SCHEMA_VERSION, KEY_BASE64, PARTITION = "__schemaVersion", "__keyBase64", "__partition"
+UNDECRYPTED = "__undecrypted"
 
 _TIME = pa.timestamp("us", tz="UTC")
 
@@ -53,6 +54,7 @@ MORE_COLUMNS = {
     SCHEMA_VERSION: pa.binary(),
     KEY_BASE64: pa.bool_(),
     PARTITION: pa.int32(),
+    UNDECRYPTED: pa.bool_(),
 }
 """What it lacks; asked for one by one."""
 
@@ -153,6 +155,7 @@ class ColumnMaker:
             SCHEMA_VERSION: lambda m: gather(m.entries.data, _of_entries(m, m.entries.schema_version)),
             KEY_BASE64: lambda m: pa.array(m.key_base64 & m.key.present),
             PARTITION: lambda m: pa.repeat(self._partition, len(m)),
+            UNDECRYPTED: lambda m: pa.array(m.entries.undecrypted[m.entry]),
         }
 
     def batch(self, messages: Messages) -> pa.RecordBatch:

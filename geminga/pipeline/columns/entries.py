@@ -65,8 +65,11 @@ class Entries:
     schema_version: Spans
     uuid: Spans
     properties: Repeated
+    metadata_at: Ints
     payload_at: Ints
     payload_end: Ints
+    undecrypted: Flags
+    """Whether its messages are null because no key opens it."""
 
     def __len__(self) -> int:
         return len(self.ledger_id)
@@ -194,6 +197,8 @@ def read_entries(data: Bytes, bounds: Ints) -> Entries:
         schema_version=spans[_SCHEMA_VERSION],
         uuid=spans[_UUID],
         properties=metadata.repeated[_PROPERTIES],
+        metadata_at=metadata_at,
         payload_at=metadata_end,
         payload_end=end,
+        undecrypted=np.zeros(len(end), bool),
     )

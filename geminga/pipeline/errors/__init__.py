@@ -122,6 +122,8 @@ class Access:
     public_key: str | None = None
     private_key: str | None = None
     """Files; for encrypted messages."""
+    reads_undecrypted: bool = False
+    """Whether a message that no key opens is a row without a value; else it is an error."""
 
     def __repr__(self) -> str:
         """Without the credentials."""

@@ -24,6 +24,7 @@ from geminga.pipeline.columns.columns import (
     PARTITION,
     REDELIVERY_COUNT,
     TOPIC,
+    UNDECRYPTED,
     VALUE,
     ColumnMaker,
 )
@@ -38,11 +39,12 @@ from geminga.pipeline.topics.reading import Range
 from geminga.pipeline.topics.rows import EncryptedEntry, read_range
 from geminga.pipeline.values.schemas import TopicSchema, fetch_versions
 
+_NOT_IN_FILES: Final = (REDELIVERY_COUNT, PARTITION, UNDECRYPTED)
 _READ: Final = pa.schema(
     [
         (VALUE, pa.binary()),
         *METADATA_COLUMNS.items(),
-        *((name, kind) for name, kind in MORE_COLUMNS.items() if name not in (REDELIVERY_COUNT, PARTITION)),
+        *((name, kind) for name, kind in MORE_COLUMNS.items() if name not in _NOT_IN_FILES),
     ]
 )
 FILE_COLUMNS: Final = _READ.append(pa.field(PARTITION, pa.int32()))

@@ -42,7 +42,7 @@ ROOTS: Final = (
     "trio",
 )
 """What pyproject.toml names for the package and for its extra `spark`, but for Spark and Java."""
-IF_INSTALLED: Final = ("pulsar-client",)
+IF_INSTALLED: Final = ("cryptography",)
 """It reads encrypted messages."""
 _NAME: Final = re.compile(r"[\w.-]+")
 _SEPARATORS: Final = re.compile(r"[-_.]+")

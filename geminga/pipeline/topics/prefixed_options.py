@@ -137,7 +137,12 @@ def access_of(service_url: str, settings: Settings, reader: Settings) -> Access:
         raise BadOption(
             f"option {settings.prefix}useTls: give ", SERVICE_URL, " as pulsar+ssl://HOST:PORT instead"
         )
-    reader.only("cryptoFailureAction", "FAIL", "a message that cannot be decrypted fails the query")
+    action = reader.text("cryptoFailureAction") or "FAIL"
+    if action.upper() not in ("FAIL", "CONSUME"):
+        raise BadOption(
+            f"option {reader.prefix}cryptoFailureAction is {action!r}; expected FAIL, or CONSUME for rows "
+            "whose value is null: no message is left out"
+        )
     reader.only("readCompacted", "false", "every message is read")
     method, data, certificate, key = _credentials(settings)
     return Access(
@@ -151,6 +156,7 @@ def access_of(service_url: str, settings: Settings, reader: Settings) -> Access:
         certificate_key=settings.text("tlsKeyFilePath") or key,
         public_key=reader.text("publicKeyPath"),
         private_key=reader.text("privateKeyPath"),
+        reads_undecrypted=action.upper() == "CONSUME",
     )
 
 

@@ -5,6 +5,7 @@ columns.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -12,11 +13,11 @@ import pyarrow as pa
 from geminga.errors import ProtocolError
 from geminga.pipeline.columns.batches import Messages, select
 from geminga.pipeline.columns.columns import ColumnMaker
-from geminga.pipeline.columns.entries import Entries
+from geminga.pipeline.columns.decryption import BadKey, Decryptor
+from geminga.pipeline.columns.entries import Entries, Flags
 from geminga.pipeline.columns.message_id import EARLIEST, MessageId
-from geminga.pipeline.columns.payloads import ChunkedMessages, plain_payloads, portions
-from geminga.pipeline.errors import Access, PipelineError
-from geminga.pipeline.topics.client_reading import DecryptingReader
+from geminga.pipeline.columns.payloads import BadPayload, ChunkedMessages, plain_payloads, portions
+from geminga.pipeline.errors import Access, Option, PipelineError
 from geminga.pipeline.topics.reading import EntryReader, Range
 from geminga.pipeline.topics.unreadable import messages_of, unreadable
 
@@ -28,7 +29,64 @@ topic.
 
 
 class EncryptedEntry(PipelineError):
-    """An entry that only the official client can read, in a read that cannot use that client."""
+    """An encrypted entry, in a read that has no key for it or must not use one."""
+
+
+_INSTEAD = (
+    Option("pulsar.reader.cryptoFailureAction", "CONSUME", "set"),
+    " to get null for what no key opens; the column __undecrypted says which values that are",
+)
+
+
+class _Opener:
+    """Makes entries plain, as the options say. The key is read when the first encrypted entry comes."""
+
+    def __init__(self, access: Access, topic: str, *, may_decrypt: bool) -> None:
+        self._access = access
+        self._topic = topic
+        self._may_decrypt = may_decrypt
+        self._decryptor: Decryptor | None = None
+
+    def __call__(self, entries: Entries) -> Entries:
+        """Raises `EncryptedEntry`, `PipelineError`, `BadPayload`."""
+        if not entries.encrypted.any():
+            return entries
+        if not self._may_decrypt:
+            raise EncryptedEntry(f"{self._topic}: entry {_first(entries, entries.encrypted)} is encrypted")
+        if self._decryptor is None:
+            self._decryptor = self._made()
+        try:
+            opened = self._decryptor(entries)
+        except BadPayload as error:
+            raise BadPayload(f"{self._topic}: {error}") from None
+        if opened.undecrypted.any() and not self._access.reads_undecrypted:
+            raise EncryptedEntry(
+                f"{self._topic}: the private key does not open entry {_first(opened, opened.undecrypted)}: "
+                "it was encrypted for another one. Give that one as pulsar.reader.privateKeyPath, or ",
+                *_INSTEAD,
+            )
+        return opened
+
+    def _made(self) -> Decryptor:
+        path = self._access.private_key
+        if path is None and not self._access.reads_undecrypted:
+            raise PipelineError(
+                f"{self._topic} holds encrypted messages: give the option pulsar.reader.privateKeyPath (a "
+                "PEM file, on every worker), or ",
+                *_INSTEAD,
+            )
+        try:
+            return Decryptor(None if path is None else Path(path).read_bytes())
+        except OSError as error:
+            text = f"{path} cannot be read on this machine ({error.strerror})"
+        except BadKey as error:
+            text = f"{path}: {error}"
+        raise PipelineError(f"{self._topic} holds encrypted messages: {text}")
+
+
+def _first(entries: Entries, flags: Flags) -> str:
+    row = int(flags.argmax())
+    return f"{entries.ledger_id[row]}:{entries.entry_id[row]}"
 
 
 def read_range(
@@ -51,28 +109,12 @@ def read_range(
 
 def _messages(access: Access, wanted: Range, poll_timeout_s: float, may_decrypt: bool) -> Iterator[Messages]:
     chunked = ChunkedMessages()
-    decrypting: DecryptingReader | None = None
-    try:
-        for entries in EntryReader(access, wanted, poll_timeout_s=poll_timeout_s).buffers():
-            if decrypting is None and entries.encrypted.any():
-                if not may_decrypt:
-                    row = int(entries.encrypted.argmax())
-                    entry = f"{entries.ledger_id[row]}:{entries.entry_id[row]}"
-                    raise EncryptedEntry(f"{wanted.topic}: entry {entry} is encrypted")
-                # chunks that were seen before, and those before the range, it has to see for itself
-                first = MessageId(int(entries.ledger_id[0]), int(entries.entry_id[0]), 0)
-                start = EARLIEST if (entries.chunk_id > 0).any() else first
-                decrypting = DecryptingReader(access, wanted.topic, start, poll_timeout_s=poll_timeout_s)
-            if decrypting is not None:
-                yield decrypting.messages(entries)
-                continue
-            if (entries.chunk_id > 0).any():
-                _find_heads(access, wanted.topic, entries, chunked, poll_timeout_s)
-            for portion in portions(entries):
-                yield messages_of(wanted.topic, portion, chunked)
-    finally:
-        if decrypting is not None:
-            decrypting.close()
+    opened = _Opener(access, wanted.topic, may_decrypt=may_decrypt)
+    for entries in EntryReader(access, wanted, poll_timeout_s=poll_timeout_s).buffers():
+        if (entries.chunk_id > 0).any():
+            _find_heads(access, wanted.topic, entries, chunked, opened, poll_timeout_s)
+        for portion in portions(opened(entries)):
+            yield messages_of(wanted.topic, portion, chunked)
 
 
 def within(messages: Messages, wanted: Range) -> Messages:
@@ -99,7 +141,12 @@ def within(messages: Messages, wanted: Range) -> Messages:
 
 
 def _find_heads(
-    access: Access, topic: str, entries: Entries, chunked: ChunkedMessages, poll_timeout_s: float
+    access: Access,
+    topic: str,
+    entries: Entries,
+    chunked: ChunkedMessages,
+    opened: _Opener,
+    poll_timeout_s: float,
 ) -> None:
     """Read the earlier chunks of messages that begin before the first entry of this range."""
     wanted = _headless(entries, chunked)
@@ -114,7 +161,7 @@ def _find_heads(
         for older in EntryReader(access, earlier, poll_timeout_s=poll_timeout_s).buffers():
             chunks = np.flatnonzero(older.chunk_id >= 0)
             if len(chunks):
-                plain_payloads(older.select(chunks), found)
+                plain_payloads(opened(older.select(chunks)), found)
         found_all = all(found.knows(uuid) or uuid in found.dropped for uuid in wanted)
         if start == EARLIEST or found_all:
             chunked.adopt(found, wanted)

@@ -27,6 +27,7 @@ from geminga.pipeline.columns.columns import (
     SCHEMA_VERSION,
     SEQUENCE_ID,
     TOPIC,
+    UNDECRYPTED,
     VALUE,
 )
 from geminga.pipeline.columns.encoding import Rows
@@ -56,6 +57,7 @@ READ_ONLY_COLUMNS = frozenset(
         SEQUENCE_ID,
         PRODUCER_NAME,
         SCHEMA_VERSION,
+        UNDECRYPTED,
     )
 )
 """What a DataFrame that was read has beside; it is left out."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from geminga.pipeline.columns.columns import ColumnMaker, column_names
-from geminga.pipeline.errors import PipelineError
+from geminga.pipeline.errors import BadOption, PipelineError
 from geminga.pipeline.topics.planning import plan_batch
 from geminga.pipeline.topics.rows import read_range
 from geminga.pipeline.topics.streaming import StreamPlan
@@ -145,6 +145,66 @@ def test_values_of_a_schema(client: pulsar.Client, topics: Topics, topic: str, k
     assert {len(row["__schemaVersion"]) for row in rows} == {8}
 
 
+FLAGS = ("__undecrypted", "__batchIndex", "__entryId")
+CONSUME = {"pulsar.reader.cryptoFailureAction": "CONSUME"}
+
+
+@pytest.mark.parametrize("batched", [False, True], ids=["single", "batched"])
+def test_what_another_key_opens_is_never_left_out(
+    client: pulsar.Client, topics: Topics, topic: str, keys: Keys, tmp_path: Path, batched: bool
+) -> None:
+    """Keys were changed, and messages in plain lie between."""
+    old = Keys(tmp_path)
+    settings = {"batching_enabled": batched, "batching_max_messages": 5}
+    for made, text in ((old, b"old"), (None, b"plain"), (keys, b"new"), (old, b"old")):
+        producer = made.producer(client, topic, **settings) if made else client.create_producer(topic)
+        for _ in range(10):
+            producer.send_async(text, lambda *_: None, partition_key="k", properties={"p": "1"})
+        producer.flush()
+        producer.close()
+    with pytest.raises(PipelineError, match=r"does not open entry \d+:0: .*cryptoFailureAction=CONSUME"):
+        topics.read(topic, **keys.options)
+    rows = topics.read(topic, *FLAGS, **keys.options, **CONSUME)
+    values = [None] * 10 + [b"plain"] * 10 + [b"new"] * 10 + [None] * 10
+    assert [row["value"] for row in rows] == values
+    assert [row["__undecrypted"] for row in rows] == [value is None for value in values]
+    assert len({row["__messageId"] for row in rows}) == 40
+    if batched:
+        assert [row["__batchIndex"] for row in rows[:10]] == [*range(5), *range(5)]
+    else:
+        assert {row["__key"] for row in rows} == {b"k"}, "the metadata of an entry are in plain"
+    for splits in ("1", "4"):
+        wanted = plan_batch(topics.options(topic, splitsPerPartition=splits))
+        access = topics.options(topic, **keys.options, **CONSUME).access
+        maker = ColumnMaker(topic, pa.schema([("value", pa.binary())]))
+        batches = [read_range(access, each, maker, poll_timeout_s=POLL_TIMEOUT_S) for each in wanted]
+        assert [value for found in batches for one in found for value in one.column(0).to_pylist()] == values
+
+
+def test_nothing_is_read_without_a_key_where_that_is_wanted(
+    client: pulsar.Client, topics: Topics, topic: str, keys: Keys
+) -> None:
+    client.create_producer(topic).send(b"plain")
+    keys.producer(client, topic).send(b"secret")
+    rows = topics.read(topic, "__undecrypted", **CONSUME)
+    assert [(row["value"], row["__undecrypted"]) for row in rows] == [(b"plain", False), (None, True)]
+    gone = {name: path + ".gone" for name, path in keys.options.items()}
+    with pytest.raises(PipelineError, match=r"private\.pem\.gone cannot be read on this machine"):
+        topics.read(topic, **gone)
+    with pytest.raises(BadOption, match="expected FAIL, or CONSUME"):
+        topics.options(topic, **{"pulsar.reader.cryptoFailureAction": "DISCARD"})
+
+
+def test_chunks_that_no_key_opens(
+    client: pulsar.Client, topics: Topics, topic: str, keys: Keys, tmp_path: Path
+) -> None:
+    producer = Keys(tmp_path).producer(client, topic, batching_enabled=False, chunking_enabled=True)
+    for value in (b"before", random.Random(3).randbytes(11_000_000), b"after"):
+        producer.send(value)
+    rows = topics.read(topic, *FLAGS, **keys.options, **CONSUME)
+    assert [(row["value"], row["__undecrypted"]) for row in rows] == [(None, True)] * 3
+
+
 def test_the_wrong_key_is_told(
     client: pulsar.Client, topics: Topics, topic: str, keys: Keys, tmp_path: Path
 ) -> None:
@@ -153,5 +213,5 @@ def test_the_wrong_key_is_told(
     (wanted,) = plan_batch(topics.options(topic))
     maker = ColumnMaker(topic, pa.schema([("value", pa.binary())]))
     access = topics.options(topic, **other.options).access
-    with pytest.raises(PipelineError, match="is the private key the right one"):
+    with pytest.raises(PipelineError, match="does not open entry"):
         list(read_range(access, wanted, maker, poll_timeout_s=2))
