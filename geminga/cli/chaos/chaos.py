@@ -191,11 +191,11 @@ def _carried_out(scenario: Scenario, flags: Any) -> tuple[History, BaseException
 
 
 def _check(flags: Any) -> int:
-    from geminga.cli.chaos.checking.history_file import InvalidHistory, read
+    from geminga.cli.chaos.checking.history_file import InvalidHistory, lines_of, read
 
     try:
-        with flags.file.open("rb") as lines:
-            told = read(lines)
+        with flags.file.open("rb") as file:
+            told = read(lines_of(file))
     except InvalidHistory as error:
         raise InvalidHistory(f"{flags.file}: {error}") from None
     reports = [_report(told, flags.out, as_json=flags.json)]

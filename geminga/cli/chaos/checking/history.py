@@ -7,12 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
 MessageId = tuple[int, int, int, int]
 """Partition (-1: none), ledger, entry, and index in the batch (-1: none)."""
+
+# Of what a file may say; a run's own records are not looked at. Without these a time or a number of any size
+# ended a check of a file with an error of its arithmetic, or took all memory.
+Time = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
+Number = Annotated[int, msgspec.Meta(ge=-1, le=1 << 32)]
+Id = Annotated[int, msgspec.Meta(ge=-1)]
+Count = Annotated[int, msgspec.Meta(ge=-(1 << 53), le=1 << 53)]
+"""A broker that counts wrongly may say anything."""
+Waiting = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 
 
 class Record(msgspec.Struct, tag_field="is", omit_defaults=True):
@@ -22,33 +31,33 @@ class Record(msgspec.Struct, tag_field="is", omit_defaults=True):
 class Producing(Record, tag="producer", kw_only=True):
     """A producer; its number is its place in the list."""
 
-    topic: int
+    topic: Number
     name: str
 
 
 class Sent(Record, tag="sent", gc=False, kw_only=True):
     """One message of one producer."""
 
-    producer: int
-    number: int
+    producer: Number
+    number: Number
     key: str = ""
     """Empty: none."""
     trace: str = ""
     """The value of the message's only property, `trace`."""
-    crc: int = 0
+    crc: Number = 0
     """CRC-32 of the payload."""
-    delay_ms: int = 0
+    delay_ms: Time = 0
     """0: it is not delayed."""
-    first_ms: int = 0
+    first_ms: Time = 0
     """When it was sent first."""
-    receipt_ms: int = 0
+    receipt_ms: Time = 0
     """When its receipt came; 0: it may be stored or not."""
-    tries: int = 0
+    tries: Number = 0
     is_refused: bool = False
     """The broker refused it, or one before it: it lost its place in the order when it was sent again."""
-    ledger_id: int = -1
+    ledger_id: Id = -1
     """What the receipt said; -1: none came, or the broker had it already (deduplication)."""
-    entry_id: int = -1
+    entry_id: Id = -1
 
     def send(self, at_ms: int, crc: int) -> None:
         """It is sent, perhaps once more."""
@@ -68,13 +77,13 @@ class Sent(Record, tag="sent", gc=False, kw_only=True):
 class Session(Record, tag="session", kw_only=True):
     """One stay of one consumer on one connection; its number is its place in the list."""
 
-    number: int
-    subscription: int = 0
+    number: Number
+    subscription: Number = 0
     consumer: str = ""
-    began_ms: int = 0
-    left_ms: int = 0
+    began_ms: Time = 0
+    left_ms: Time = 0
     """When the consumer asked to leave, and the broker did so."""
-    ended_ms: int = 0
+    ended_ms: Time = 0
     """When it was seen to be over: closed by the broker, or the connection broke."""
     passive_ms: list[int] = []
     """When the broker said that another consumer of a Failover subscription is active now."""
@@ -96,26 +105,26 @@ class Session(Record, tag="session", kw_only=True):
 class Received(Record, tag="received", gc=False, kw_only=True):
     """One delivery of one message to one subscription."""
 
-    subscription: int = 0
-    session: int = 0
-    producer: int
+    subscription: Number = 0
+    session: Number = 0
+    producer: Number
     """-1: its payload says nothing that was sent."""
-    number: int
+    number: Number
     key: str = ""
     trace: str = ""
-    crc: int = 0
-    at_ms: int
-    partition: int = -1
-    ledger_id: int
-    entry_id: int
-    batch_index: int = -1
-    redeliveries: int = 0
+    crc: Number = 0
+    at_ms: Time
+    partition: Number = -1
+    ledger_id: Id
+    entry_id: Id
+    batch_index: Number = -1
+    redeliveries: Number = 0
     """As the broker says."""
-    ack_ms: int = 0
+    ack_ms: Time = 0
     """When it was acknowledged."""
-    acked_ms: int = 0
+    acked_ms: Time = 0
     """When the broker answered that; only then it counts."""
-    nack_ms: int = 0
+    nack_ms: Time = 0
     """When it was asked for once more."""
 
     @property
@@ -138,7 +147,7 @@ class Received(Record, tag="received", gc=False, kw_only=True):
 class Subscription(Record, tag="subscription", kw_only=True):
     """Of one topic, on all its partitions; its number is its place in the list."""
 
-    topic: int
+    topic: Number
     name: str
     type: Literal["Exclusive", "Failover", "Shared", "Key_Shared"]
 
@@ -156,7 +165,7 @@ class Receiving(NamedTuple):
 class Doing(Record, tag="doing", order=True, kw_only=True):
     """Something that was done to the broker, or that it did by itself."""
 
-    at_ms: int
+    at_ms: Time
     text: str
     kind: Literal["step", "crash", "ended", "started", "dead", "skipped", "event"] = "step"
     """`crash`: what is not durable is gone, acknowledgements of the last moments among it. `ended`: the
@@ -167,14 +176,14 @@ class Doing(Record, tag="doing", order=True, kw_only=True):
 class Jump(Record, tag="jump", kw_only=True):
     """A move of the broker's clock."""
 
-    asked_ms: int
-    length_ms: int = 0
+    asked_ms: Time
+    length_ms: Time = 0
     """By how much it was to be moved."""
-    done_ms: int = 0
+    done_ms: Time = 0
     """0: no answer came, so that it may be under way."""
-    from_ms: int = 0
+    from_ms: Time = 0
     """Broker's time."""
-    to_ms: int
+    to_ms: Time
     """Of a move without an answer: the latest that it may have reached."""
     has_waiting: bool = False
     """The broker said that no consumer had room for some of what was due."""
@@ -187,38 +196,38 @@ class Jump(Record, tag="jump", kw_only=True):
 class Seek(Record, tag="seek", kw_only=True):
     """All subscriptions were set back to their beginnings."""
 
-    asked_ms: int
-    done_ms: int
+    asked_ms: Time
+    done_ms: Time
 
 
 class Taking(Record, tag="taking", kw_only=True):
     """An operator has taken files from the broker. What was confirmed in this time may be gone."""
 
     what: Literal["restore", "entry-log"]
-    copied_ms: int = 0
+    copied_ms: Time = 0
     """When the copy that was put in place was begun; of removed files 0."""
-    copied_until_ms: int = 0
+    copied_until_ms: Time = 0
     is_orderly: bool = False
     """The copy is of a stopped broker."""
-    asked_ms: int
-    done_ms: int
+    asked_ms: Time
+    done_ms: Time
 
 
 class Fencing(Record, tag="fencing", kw_only=True):
     """A time in which any topic may be fenced, again and again, and go on from what was durable."""
 
-    from_ms: int
-    to_ms: int
+    from_ms: Time
+    to_ms: Time
 
 
 class Fault(Record, tag="fault", kw_only=True):
     """A rule that was put in force, and how often it took effect."""
 
     text: str
-    at_ms: int
+    at_ms: Time
     ids: list[str] = []
-    hits: int = 0
-    needs_hits: int = 0
+    hits: Count = 0
+    needs_hits: Count = 0
     """With fewer the run has not shown what it is for."""
     ends_broker: bool = False
     """Its hit ends the broker, which then cannot say so."""
@@ -230,33 +239,33 @@ class Fault(Record, tag="fault", kw_only=True):
 class Sample(Record, tag="sample", kw_only=True):
     """What the broker showed at one moment."""
 
-    at_ms: int
-    backlog: int
-    delayed: int
-    buckets: int
+    at_ms: Time
+    backlog: Count
+    delayed: Count
+    buckets: Count
 
 
 class Probe(Record, tag="probe", gc=False, kw_only=True):
     """How far the machine held up the run since the last probe."""
 
-    at_ms: int
-    late_ms: float = 0.0
+    at_ms: Time
+    late_ms: Waiting = 0.0
     """A timer of the run's own fired so late."""
-    client_waits_ms: float = 0.0
+    client_waits_ms: Waiting = 0.0
     """The run's process had work and no processor, or used up all the time of one."""
-    broker_waits_ms: float = 0.0
+    broker_waits_ms: Waiting = 0.0
     """The broker's process had work and no processor."""
 
 
 class Left(Record, tag="left", kw_only=True):
     """What the broker says of a subscription of a topic or partition when all is over."""
 
-    subscription: int
-    partition: int
-    backlog: int
-    pending: int
+    subscription: Number
+    partition: Number
+    backlog: Count
+    pending: Count
     """Delivered and not acknowledged."""
-    delayed: int
+    delayed: Count
 
 
 @dataclass(slots=True)

@@ -7,7 +7,11 @@ from xml.sax.saxutils import escape, quoteattr
 
 from geminga.cli.chaos.checking.report import Report, text_report
 
-_NO_XML = {number: None for number in range(32) if chr(number) not in "\t\n\r"}
+_NO_XML = {
+    number: None
+    for number in (*range(32), *range(0xD800, 0xE000), 0xFFFE, 0xFFFF)
+    if chr(number) not in "\t\n\r"
+}
 
 
 def junit(reports: Sequence[Report]) -> str:
@@ -30,11 +34,8 @@ def _seconds(report: Report) -> float:
 
 
 def _case(report: Report) -> str:
-    scenario = report.scenario
-    begin = (
-        f'<testcase classname="geminga.chaos" name={quoteattr(f"{scenario.name} seed {scenario.seed}")} '
-        f'time="{_seconds(report):.3f}">'
-    )
+    name = f"{report.scenario.name} seed {report.scenario.seed}".translate(_NO_XML)
+    begin = f'<testcase classname="geminga.chaos" name={quoteattr(name)} time="{_seconds(report):.3f}">'
     if report.verdict == "passed":
         return f"{begin}</testcase>"
     element = "error" if report.verdict == "not shown" else "failure"

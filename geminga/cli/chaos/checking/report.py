@@ -50,7 +50,7 @@ class Report(NamedTuple):
 
 def text_report(report: Report) -> str:
     """For a terminal of 80 columns."""
-    lines = [f"{report.scenario.name}: {report.verdict}", ""]
+    lines = [*_wrapped(f"{report.scenario.name}: {report.verdict}", 0, 0), ""]
     for name, value in _facts(report):
         lines += _wrapped(f"{name:<{_NAME_COLUMNS}}{value}", 2, 2 + _NAME_COLUMNS)
     for name, texts in _examples(report.findings):
@@ -71,8 +71,10 @@ def _all_wrapped(texts: Sequence[str]) -> list[str]:
 
 
 def _wrapped(text: str, indent: int, next_indent: int) -> list[str]:
+    # What a broker or a file says goes to a terminal, which would obey it.
+    seen = "".join(one if one.isprintable() or one in "\n\t" else ascii(one)[1:-1] for one in text)
     return textwrap.wrap(
-        text,
+        seen,
         COLUMNS,
         initial_indent=" " * indent,
         subsequent_indent=" " * next_indent,

@@ -16,6 +16,7 @@ from geminga.errors import GemingaError
 from geminga.units import DURATION_FORMS, duration_ms
 
 MESSAGES_MAX: Final = 10_000_000
+LENGTH_MS_MAX: Final = 1 << 53
 SPAN_OF_DELAYS: Final = 'expected the shortest and the longest delay, such as ["1s", "10s"]'
 
 SubscriptionType = Literal["Exclusive", "Failover", "Shared", "Key_Shared"]
@@ -243,8 +244,8 @@ def parse_scenario(text: str, name: str) -> Scenario:
 def of_builtins(fields: Mapping[str, Any]) -> Scenario:
     """A scenario from a history: its fields as they are, durations in ms. Raises `InvalidScenario`."""
     try:
-        return msgspec.convert(fields, Scenario, dec_hook=lambda kind, value: kind(value))
-    except (msgspec.ValidationError, TypeError, ValueError) as error:
+        return msgspec.convert(fields, Scenario, dec_hook=_told)
+    except (msgspec.ValidationError, TypeError) as error:
         raise InvalidScenario(str(error)) from None
 
 
@@ -252,6 +253,12 @@ def _decoded(kind: type, value: object) -> object:
     if kind is Duration and isinstance(value, str):
         return Duration(duration_ms(value))
     raise TypeError(f"{value!r}: expected a duration as text, such as {DURATION_FORMS}")
+
+
+def _told(kind: type, value: object) -> object:
+    if kind is Duration and isinstance(value, int) and 0 <= value <= LENGTH_MS_MAX:
+        return Duration(value)
+    raise TypeError(f"{value!r:.60}: expected milliseconds")
 
 
 def _known(text: str) -> str:
