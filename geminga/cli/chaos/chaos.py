@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import signal
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -49,13 +52,16 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
         print(f"geminga chaos {flags.action}: {error}", file=sys.stderr)
         return EXIT_USAGE
     except OSError as error:
-        named = error.filename is not None and error.strerror is not None
-        text = f"{error.filename}: {error.strerror}" if named else str(error)
-        print(f"geminga chaos {flags.action}: {text}", file=sys.stderr)
+        print(f"geminga chaos {flags.action}: {_text_of(error)}", file=sys.stderr)
         return EXIT_FAILED
     except (InvalidHistory, BrokerFailed, RequestFailed, ClientError) as error:
         print(f"geminga chaos {flags.action}: {error}", file=sys.stderr)
         return EXIT_FAILED
+
+
+def _text_of(error: OSError) -> str:
+    named = error.filename is not None and error.strerror is not None
+    return f"{error.filename}: {error.strerror}" if named else str(error)
 
 
 def _parser(kind: type[Parser]) -> Parser:
@@ -120,7 +126,6 @@ def _new_file(scenario: str) -> Path:
 
 
 def _run(flags: Any) -> int:
-    from geminga.cli.chaos.checking.history_file import Told
     from geminga.cli.chaos.checking.scenario import InvalidScenario
     from geminga.cli.chaos.shipped.scenarios import scenario
 
@@ -135,16 +140,50 @@ def _run(flags: Any) -> int:
     for file in (flags.out, flags.history, flags.junit):
         if file is not None and not os.access(file.parent, os.W_OK):
             raise OSError(f"{file.parent} cannot be written to: name another file")
-    reports = []
+        if file is not None and (file.is_dir() or (file.exists() and not os.access(file, os.W_OK))):
+            raise OSError(f"{file} cannot be written to: name another file")
+    with _ends_as_ctrl_c():
+        return _runs(wanted, flags)
+
+
+@contextlib.contextmanager
+def _ends_as_ctrl_c() -> Iterator[None]:
+    """A job that CI cancels, or whose terminal is closed, gets SIGTERM or SIGHUP: it reports, too, and leaves
+    no data behind.
+    """
+
+    def end(number: int, frame: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    # Where SIGINT is ignored there is nothing that it could be passed on to.
+    ends = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    names = [name for name in ("SIGTERM", "SIGHUP") if ends and hasattr(signal, name)]
+    numbers = [number for name in names if signal.getsignal(number := signal.Signals[name]) is signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _runs(wanted: Scenario, flags: Any) -> int:
+    from geminga.cli.chaos.checking.history_file import Told
+
+    reports: list[Report] = []
+    all_saved = True
     for seed in range(wanted.seed, wanted.seed + flags.repeat):
         one = wanted.with_seed(seed)
         history, interrupt = _carried_out(one, flags)
         told = Told(one, history, _replay(flags, seed), flags.against or "")
         if flags.history:
-            _write(_numbered(flags.history, seed, flags.repeat), told)
-        out = _numbered(flags.out, seed, flags.repeat) if flags.out else _new_file(one.name)
-        reports.append(_report(told, out, as_json=flags.json))
-        _write_junit(flags.junit, reports)
+            path = _numbered(flags.history, seed, flags.repeat)
+            all_saved &= _saved(path, partial(_write, path, told))
+        out = _numbered(flags.out, seed, flags.repeat) if flags.out else None
+        report, is_saved = _report(told, out, as_json=flags.json, is_wanted=True)
+        reports.append(report)
+        all_saved &= is_saved & _saved(flags.junit, partial(_write_junit, flags.junit, reports))
         if interrupt is not None:
             raise interrupt
     if flags.repeat > 1 and not flags.json:
@@ -152,7 +191,18 @@ def _run(flags: Any) -> int:
             seeds = [str(report.scenario.seed) for report in reports if report.verdict == verdict]
             if seeds:
                 print(f"{verdict}: {len(seeds)} of {len(reports)}, seeds {', '.join(seeds)}")
-    return _exit_code(reports)
+    return _exit_code(reports, all_saved=all_saved)
+
+
+def _saved(path: Path | None, write: Callable[[], object]) -> bool:
+    """Whether it could be written. A full disk takes a file, and not the verdict of a run of an hour."""
+    try:
+        write()
+    except OSError as error:
+        place = path or error.filename or "the report"
+        print(f"geminga chaos: {place}: {error.strerror or error}", file=sys.stderr)
+        return False
+    return True
 
 
 def _carried_out(scenario: Scenario, flags: Any) -> tuple[History, BaseException | None]:
@@ -185,7 +235,8 @@ def _carried_out(scenario: Scenario, flags: Any) -> tuple[History, BaseException
         first = _first(error) if isinstance(error, BaseExceptionGroup) else error
         if run is None or isinstance(first, InvalidScenario):
             raise first from None
-        run.history.broken.append(f"the run was broken off: {first or type(first).__name__}")
+        why = "by Ctrl-C or a signal" if isinstance(first, KeyboardInterrupt) else str(first)
+        run.history.broken.append(f"the run was broken off: {why or type(first).__name__}")
         return run.history, first
     return run.history, None
 
@@ -198,13 +249,15 @@ def _check(flags: Any) -> int:
             told = read(lines_of(file))
     except InvalidHistory as error:
         raise InvalidHistory(f"{flags.file}: {error}") from None
-    reports = [_report(told, flags.out, as_json=flags.json)]
-    _write_junit(flags.junit, reports)
-    return _exit_code(reports)
+    report, is_saved = _report(told, flags.out, as_json=flags.json, is_wanted=flags.out is not None)
+    is_saved &= _saved(flags.junit, partial(_write_junit, flags.junit, [report]))
+    return _exit_code([report], all_saved=is_saved)
 
 
-def _report(told: Told, out: Path | None, *, as_json: bool) -> Report:
-    """What a history says, printed, and written to a file with a picture."""
+def _report(told: Told, out: Path | None, *, as_json: bool, is_wanted: bool) -> tuple[Report, bool]:
+    """What a history says, printed, and written with a picture to this file, or to a new one; and whether it
+    could be. Not `is_wanted`: printed only.
+    """
     from geminga.cli.chaos.checking.check import check
     from geminga.cli.chaos.checking.report import Report, html_report, text_report
 
@@ -215,8 +268,15 @@ def _report(told: Told, out: Path | None, *, as_json: bool) -> Report:
         told.replay,
         told.against,
     )
-    if out is not None:
-        out.write_text(html_report(report), encoding="utf-8")
+
+    def write() -> None:
+        nonlocal out
+        out = out or _new_file(report.scenario.name)
+        out.write_text(html_report(report), encoding="utf-8", errors="backslashreplace")
+
+    is_saved = _saved(out, write) if is_wanted else True
+    if not is_saved:
+        out = None
     if as_json:
         import json
 
@@ -232,7 +292,7 @@ def _report(told: Told, out: Path | None, *, as_json: bool) -> Report:
         print(text_report(report), end="")
         if out is not None:
             print(f"  Report with a picture: {out}")
-    return report
+    return report, is_saved
 
 
 def _write(path: Path, told: Told) -> None:
@@ -246,7 +306,7 @@ def _write_junit(path: Path | None, reports: Sequence[Report]) -> None:
     if path is not None:
         from geminga.cli.chaos.checking.junit import junit
 
-        path.write_text(junit(reports), encoding="utf-8")
+        path.write_text(junit(reports), encoding="utf-8", errors="xmlcharrefreplace")
 
 
 def _numbered(path: Path, seed: int, runs: int) -> Path:
@@ -254,10 +314,11 @@ def _numbered(path: Path, seed: int, runs: int) -> Path:
     return path if runs == 1 else path.with_name(f"{path.stem}-{seed}{path.suffix}")
 
 
-def _exit_code(reports: Sequence[Report]) -> int:
-    """Of the gravest verdict."""
+def _exit_code(reports: Sequence[Report], *, all_saved: bool) -> int:
+    """Of the gravest verdict. Where all have passed: whether all files could be written."""
     words = [report.verdict for report in reports]
-    return next((code for word, code in reversed(EXIT_BY_VERDICT.items()) if word in words), EXIT_OK)
+    code = next((code for word, code in reversed(EXIT_BY_VERDICT.items()) if word in words), EXIT_OK)
+    return code if code or all_saved else EXIT_FAILED
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -274,7 +335,9 @@ def _replay(flags: Any, seed: int) -> str:
     scale += f" --pace {flags.pace:g}" if flags.pace != 1 else ""
     scale += f" --slack {flags.slack:g}" if flags.slack != 1 else ""
     against = f" --against {flags.against}" if flags.against else ""
-    return f"geminga chaos run {flags.scenario} --seed {seed}{scale}{against}"
+    command = f"geminga chaos run {flags.scenario} --seed {seed}{scale}{against}"
+    # A file's name may be no UTF-8, and what has it in it could not be written.
+    return os.fsencode(command).decode("utf-8", "replace")
 
 
 def _say(text: str) -> None:

@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from geminga.cli.arguments.parser import Parser
-from geminga.cli.chaos.chaos import run
+from geminga.cli.arguments.parser import EXIT_FAILED, Parser
+from geminga.cli.chaos.chaos import EXIT_WRONG, run
 from geminga.cli.chaos.checking.check import check
 from geminga.cli.chaos.checking.history_file import LINE_BYTES_MAX, InvalidHistory, lines_of, read
 from geminga.cli.chaos.checking.junit import junit
@@ -142,3 +142,28 @@ def test_a_terminal_obeys_nothing_that_a_file_says() -> None:
     assert "\\x1b[2J\\x07evil\\x9b31m \\ufffe" in text_report(made)
     assert all(one.isprintable() or one == "\n" for one in text_report(made))
     assert ElementTree.fromstring(junit([made])).get("failures") == "1"
+
+
+@pytest.mark.parametrize("flag", ["--out", "--junit"])
+def test_a_file_that_cannot_be_written_takes_no_verdict_with_it(
+    flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "history.jsonl"
+    file.write_bytes(b"\n".join(lines()) + b"\n")
+    assert run(Parser, ["check", str(file), flag, str(tmp_path)]) == EXIT_FAILED
+    shown = capsys.readouterr()
+    assert shown.out.startswith("s: passed\n")
+    assert "with a picture" not in shown.out
+    assert shown.err == f"geminga chaos: {tmp_path}: Is a directory\n"
+    file.write_bytes(b"\n".join(lines(received={"crc": 6})) + b"\n")
+    assert run(Parser, ["check", str(file), flag, str(tmp_path)]) == EXIT_WRONG
+    assert capsys.readouterr().out.startswith("s: wrong\n")
+
+
+def test_a_run_begins_only_if_its_files_can_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for flag in ("--out", "--history", "--junit"):
+        assert run(Parser, ["run", "pause", flag, str(tmp_path)]) == EXIT_FAILED
+        text = f"geminga chaos run: {tmp_path} cannot be written to: name another file\n"
+        assert capsys.readouterr().err == text

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from geminga.cli.arguments.parser import EXIT_OK, EXIT_USAGE
+from geminga.cli.arguments.parser import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
 from geminga.cli.chaos.chaos import EXIT_NOT_SHOWN, EXIT_WRONG
 from geminga.cli.chaos.shipped.scenarios import names
 from tests.chaos.promises.sizes import size_of
@@ -249,9 +249,14 @@ def test_what_cannot_be_run_is_said(tmp_path: Path) -> None:
     assert "cannot be written to: name another file" in done.stderr
 
 
-def test_an_interrupt_stops_the_broker_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupt_stops_the_broker_too_and_all_files_are_written(
+    number: signal.Signals, tmp_path: Path
+) -> None:
     data_dir = tmp_path / "data"
+    report, history, verdicts = tmp_path / "o.html", tmp_path / "o.jsonl", tmp_path / "o.xml"
     command = [sys.executable, "-m", "geminga", "chaos", "run", "bucket-loss", "--data-dir", str(data_dir)]
+    command += ["--out", str(report), "--history", str(history), "--junit", str(verdicts)]
     with subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -263,10 +268,15 @@ def test_an_interrupt_stops_the_broker_too(tmp_path: Path) -> None:
         # An event: the broker has a bucket, so the run is in its middle.
         events = data_dir / "events" / "events.jsonl"
         eventually(lambda: events.exists() and "bucket-sealed" in events.read_text())
-        run_process.send_signal(signal.SIGINT)
-        _, errors = run_process.communicate(timeout=60)
-    assert run_process.returncode != 0
+        run_process.send_signal(number)
+        said, errors = run_process.communicate(timeout=60)
+    assert run_process.returncode == EXIT_INTERRUPTED
     assert "Traceback" not in errors
+    assert said.startswith("bucket-loss: not shown\n")
+    assert "the run was broken off: by Ctrl-C or a signal" in said
+    assert "<svg" in report.read_text()
+    assert '"is":"end"' in history.read_text().splitlines()[-1]
+    assert 'errors="1"' in verdicts.read_text()
     # Free again: the broker that held it has ended.
     with BrokerProcess(data_dir, arguments=["--clock", "virtual"]):
         pass

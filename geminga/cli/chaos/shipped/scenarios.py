@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.resources import files
 from pathlib import Path
 
@@ -34,4 +35,5 @@ def text_of(name: str) -> str:
 
 def scenario(name: str) -> Scenario:
     """Raises `InvalidScenario`."""
-    return parse_scenario(text_of(name), Path(name).name.removesuffix(".toml"))
+    shown = os.fsencode(Path(name).name).decode("utf-8", "replace")
+    return parse_scenario(text_of(name), shown.removesuffix(".toml"))
