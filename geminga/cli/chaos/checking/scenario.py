@@ -176,6 +176,19 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     drain: Duration = Duration(30_000)
     """How long the end waits without any progress."""
 
+    @property
+    def holds_up_ms(self) -> int:
+        """For how long its steps may hold the broker up, or an answer, at a time."""
+        return max(
+            (
+                step.length
+                if step.do == "pause"
+                else step.rule.get("latencyMs", 0) + step.rule.get("jitterMs", 0)
+                for step in self.steps
+            ),
+            default=0,
+        )
+
     def scaled(self, factor: float, seed: int | None, pace: float = 1.0) -> Scenario:
         """With so many times the messages, with another seed unless it is None, and at another pace: steps
         come so many times sooner, and rates are so many times higher; on a real clock delays are shorter.

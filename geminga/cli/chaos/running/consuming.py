@@ -24,7 +24,9 @@ from geminga.wire.decoder import Delivery
 ACKED_AT_ONCE: Final = 100
 """Entries in one acknowledgement."""
 ANSWER_SECONDS_MAX: Final = 15.0
-"""So long an answer is waited for; longer than the checker calls unanswered."""
+"""So long an answer is waited for, and longer by what the scenario holds the broker up for; longer than the
+checker calls unanswered.
+"""
 HASTY_SECONDS: Final = 0.05
 """The same once an acknowledgement got no answer: a run would take hours otherwise."""
 REJOIN_SECONDS: Final = 0.05
@@ -47,8 +49,11 @@ class LoadConsumer:
         plan: Consumers,
         place: int,
         history: History,
+        held_up_s: float = 0.0,
     ) -> None:
-        """On one topic or partition (-1: it has none), for the subscription at this place of the history."""
+        """On one topic or partition (-1: it has none), for the subscription at this place of the history. An
+        answer may take longer by `held_up_s`.
+        """
         self._topic = topic
         self._partition = partition
         self._name = f"c{number}"
@@ -61,7 +66,7 @@ class LoadConsumer:
         self._arrived = trio.Event()
         self._error: ClientError | None = None
         self._acking: trio.CancelScope | None = None
-        self._answer_seconds = ANSWER_SECONDS_MAX
+        self._answer_seconds = ANSWER_SECONDS_MAX + held_up_s
         self._session = Session(number=-1)
 
     @property

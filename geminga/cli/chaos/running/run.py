@@ -50,6 +50,7 @@ class Run:
         self._producers: list[LoadProducer] = []
         self._consumers: list[LoadConsumer] = []
         self._partitions = scenario.load.partitions
+        self._held_up_s = scenario.holds_up_ms / 1000
         # A name of its own: a broker that runs already may have had this scenario before.
         mark = f"{_NO_LETTER.sub('-', scenario.name)[:100]}-{wall_ms():x}"
         self._topics = [f"persistent://{NAMESPACE}/{mark}-{n}" for n in range(scenario.load.topics)]
@@ -139,7 +140,7 @@ class Run:
                 for _ in range(plan.count):
                     number = len(self._consumers)
                     consumer = LoadConsumer(
-                        name, part, number, self._scenario.seed, plan, place, self.history
+                        name, part, number, self._scenario.seed, plan, place, self.history, self._held_up_s
                     )
                     self._consumers.append(consumer)
                     await self._nursery.start(consumer.run, self._target.service_url)
