@@ -102,7 +102,9 @@ class DeliveryCheck:
         self._by_id: dict[tuple[MessageId, int, int], list[Received]] = {}
         self._latest: dict[tuple[int, str], int] = {}
         self._before: dict[int, Received] = {}
-        self._at_key: dict[str, list[Received]] = {}
+        self._at_key: dict[tuple[int, str], list[Received]] = {}
+        self._newest: dict[tuple[int, str], Received] = {}
+        self._settles: dict[int, list[int]] = {}
         self._due: dict[tuple[int, int], int] = {}
         self.again = 0
         """Deliveries of a message that the subscription had before."""
@@ -228,12 +230,10 @@ class DeliveryCheck:
             self._add("out_of_order", delivery, f"after {_place(before)} on the same connection")
 
     def _check_key(self, delivery: Received) -> None:
-        """A key's messages are at one consumer at a time."""
-        at_ms = delivery.at_ms
-        held = [
-            one for one in self._at_key.get(delivery.key, ()) if self._released_ms(one, acked=True) > at_ms
-        ]
-        self._at_key[delivery.key] = held
+        """A key's messages are at one consumer at a time, of each partition."""
+        at_ms, key = delivery.at_ms, (delivery.partition, delivery.key)
+        held = [one for one in self._at_key.get(key, ()) if self._released_ms(one, acked=True) > at_ms]
+        self._at_key[key] = held
         if self._over_ms(delivery) <= at_ms:
             return  # it was given back before it arrived
         other = next((one for one in held if one.session != delivery.session), None)
