@@ -96,6 +96,7 @@ def test_a_producer_of_which_nothing_was_sent_may_stand_anywhere() -> None:
     del found[2]
     told = read([*found[:2], found[1], *found[2:]])
     assert told.history.sent == [[], []]
+    assert "no message was confirmed" in check(told.history, told.scenario.expect).not_shown
 
 
 def test_a_line_without_an_end_does_not_fill_the_memory() -> None:

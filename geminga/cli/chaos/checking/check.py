@@ -12,7 +12,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from geminga.cli.chaos.checking.deliveries import DeliveryCheck, session_over_ms
+from geminga.cli.chaos.checking.broker_time import BrokerTime
+from geminga.cli.chaos.checking.deliveries import DeliveryCheck, forgettings, session_over_ms
 from geminga.cli.chaos.checking.findings import Findings, advice
 from geminga.cli.chaos.checking.history import Fault, History, Received, Receiving
 from geminga.cli.chaos.checking.lateness import firsts, shares
@@ -21,6 +22,8 @@ from geminga.cli.chaos.checking.scenario import Expect
 
 ANSWER_MS: Final = 10_000
 """So long an answer may take; without one after that there will be none."""
+CLOCKS_APART_MS: Final = 1000
+"""So far the clocks of the run and of the broker may drift apart that show the same machine's time."""
 
 
 def check(history: History, expect: Expect) -> Findings:
@@ -42,11 +45,14 @@ def check(history: History, expect: Expect) -> Findings:
     _check_clock(history, found)
     _check_left(history, [end.unsettled for end in ends], found)
     late, late_shown, prompt, prompt_shown = _times(history, machine)
+    confirmed = sum(1 for sent in history.sent for one in sent if one.receipt_ms)
+    nothing = [] if confirmed else ["no message was confirmed"]
+    nothing += [] if history.subscriptions else ["no subscription was there"]
     without_time = [f"{text}; the machine had no time for it; {advice()}" for text in history.stuck]
     return msgspec.structs.replace(
         found,
         sent=sum(1 for sent in history.sent for one in sent if one.first_ms),
-        confirmed=sum(1 for sent in history.sent for one in sent if one.receipt_ms),
+        confirmed=confirmed,
         deliveries=sum(len(one.deliveries) for one in history.subscriptions),
         again=sum(one.again for one in checks),
         again_after_crash=sum(one.again_after_crash for one in checks),
@@ -62,7 +68,11 @@ def check(history: History, expect: Expect) -> Findings:
         ended=[one.text for one in history.doings if one.kind == "ended"],
         dead=[one.text for one in history.doings if one.kind == "dead"],
         stuck=[] if is_untold else list(history.stuck),
-        not_shown=_missed(history) + _gone(ends) + (without_time if is_untold else []) + history.broken,
+        not_shown=nothing
+        + _missed(history)
+        + _gone(ends)
+        + (without_time if is_untold else [])
+        + history.broken,
         notes=_notes(history, found),
     )
 
@@ -128,6 +138,8 @@ def _check_end(
         if producer.topic != subscription.topic:
             continue
         for one in sent:
+            if not one.first_ms:
+                continue  # planned, and not sent: the broker cannot have it
             came = of_message.get((one.producer, one.number), [])
             counted = [
                 delivery
@@ -180,16 +192,28 @@ def _check_answers(history: History, receiving: Receiving, machine: Machine, fou
 
 
 def _check_clock(history: History, found: Findings) -> None:
-    """By what the broker answered: its clock goes where it is to go, and never back."""
+    """By what the broker answered, and by the machine's time: its clock goes where it is to go, and never
+    back.
+    """
     reached_ms = 0
-    for jump in history.jumps:
+    crashes = forgettings(history)
+    for number, jump in enumerate(history.jumps):
         if not jump.done_ms:
             continue
         if jump.from_ms < reached_ms:
             found.add("clock", f"it was set back by {reached_ms - jump.from_ms:,} ms")
-        if jump.to_ms < jump.from_ms + jump.length_ms:
-            short_ms = jump.from_ms + jump.length_ms - jump.to_ms
-            found.add("clock", f"a move of {jump.length_ms:,} ms was {short_ms:,} ms short")
+        # Without this a broker whose clock runs ahead delivers early, and says that it is late already.
+        before = BrokerTime(history.offset_ms, history.jumps[:number])
+        ahead_ms = jump.from_ms - before.at_most_ms(jump.done_ms)
+        # A move that a crash has cut short is asked for again, and the first one may have been made up.
+        is_cut = any(one.from_ms <= jump.done_ms and jump.asked_ms <= one.to_ms for one in crashes)
+        if ahead_ms > CLOCKS_APART_MS + is_cut * jump.length_ms:
+            found.add("clock", f"it was {ahead_ms:,} ms ahead at {history.second(jump.asked_ms)}")
+        more_ms = jump.to_ms - jump.from_ms - jump.length_ms
+        # Without a length it is not known where it was to end.
+        if more_ms < 0 or (more_ms and jump.length_ms):
+            way = "short" if more_ms < 0 else "too far"
+            found.add("clock", f"a move of {jump.length_ms:,} ms was {abs(more_ms):,} ms {way}")
         reached_ms = jump.to_ms
 
 
@@ -202,6 +226,10 @@ def _check_left(history: History, unsettled: list[int], found: Findings) -> None
         part = f" partition {left.partition}" if left.partition >= 0 else ""
         for name in ("backlog", "pending", "delayed"):
             count = getattr(left, name)
+            if count < 0:
+                found.add(
+                    "left_behind", f"topic {subscription.topic}{part}, {subscription.name}: {name} {count}"
+                )
             if count > unsettled[left.subscription]:
                 found.add(
                     "left_behind",

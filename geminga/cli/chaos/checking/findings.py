@@ -23,7 +23,7 @@ WRONG: Final = {
     "miscounted": "redelivery counts that do not fit",
     "unanswered": "sent or acknowledged, and never answered",
     "left_behind": "counts of the broker that are not what the history says",
-    "clock": "moves of the clock that ended too early, or began before an earlier one had ended",
+    "clock": "moves of the clock that did not begin or end where they had to",
     "stored_twice": "sent again for want of a receipt, and stored twice",
 }
 """Findings that make a run wrong, each more often than the scenario expects."""
