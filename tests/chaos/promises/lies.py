@@ -94,6 +94,10 @@ def set_property(metadata: Any) -> None:
     metadata.properties[0].value += "x"
 
 
+def next_sequence_id(metadata: Any) -> None:
+    metadata.sequence_id += 1
+
+
 def clear_properties(metadata: Any) -> None:
     metadata.ClearField("properties")
 
@@ -419,6 +423,7 @@ LIES = (
     Lie("another-key", ALL_TYPES, lambda: OnKind("MESSAGE", metadata_changed(set_key))),
     Lie("no-key", ALL_TYPES, lambda: OnKind("MESSAGE", metadata_changed(clear_key))),
     Lie("another-property", ALL_TYPES, lambda: OnKind("MESSAGE", metadata_changed(set_property))),
+    Lie("another-sequence-id", ALL_TYPES, lambda: OnKind("MESSAGE", metadata_changed(next_sequence_id))),
     Lie("no-properties", ALL_TYPES, lambda: OnKind("MESSAGE", metadata_changed(clear_properties))),
     Lie("one-property-more", ALL_TYPES, lambda: OnKind("MESSAGE", metadata_changed(add_property))),
     Lie("a-count-too-high", ALL_TYPES, lambda: OnKind("MESSAGE", command_changed(count_up))),

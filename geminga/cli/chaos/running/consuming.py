@@ -197,14 +197,13 @@ class LoadConsumer:
 
     def _noted(self, message: Message, at_ms: int) -> Received:
         producer, number = parsed(message.payload) or (-1, -1)
-        properties = message.properties
         return Received(
             subscription=self._place,
             session=self._session.number,
             producer=producer,
             number=number,
             key=message.key,
-            trace=properties.get(TRACE, "") if len(properties) == 1 else str(properties),
+            trace=_trace(message, number),
             crc=zlib.crc32(message.payload),
             at_ms=at_ms,
             partition=self._partition,
@@ -213,6 +212,13 @@ class LoadConsumer:
             batch_index=message.batch_index,
             redeliveries=message.redelivery_count,
         )
+
+
+def _trace(message: Message, number: int) -> str:
+    """What was given along with the payload; of a message as it was sent that is its only property."""
+    properties = message.properties
+    found = properties.get(TRACE, "") if len(properties) == 1 else str(properties)
+    return found if message.sequence_id == number else f"{found}, sequence id {message.sequence_id}"
 
 
 def _notes(entries: list[Entry]) -> list[Received]:
