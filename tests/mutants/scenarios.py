@@ -63,8 +63,8 @@ MUTANTS = (
     Mutant(
         "no-delivery-needs-a-cause",
         DELIVERIES,
-        "elif held is not None and not (is_stray and held.session != delivery.session):",
-        "elif held is not None and held.session == delivery.session and not held.nack_ms and False:",
+        "if held is not None and not (is_stray and held.session != delivery.session):",
+        "if held is not None and held.session == delivery.session and not held.nack_ms and False:",
         TESTS,
         "that a repetition needs a cause",
     ),

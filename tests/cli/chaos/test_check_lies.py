@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from geminga.cli.chaos.checking.history import Jump, Left
+from geminga.cli.chaos.checking.history import Jump, Left, Seek
 from geminga.cli.chaos.checking.scenario import Expect, Scenario, Step
 from tests.cli.chaos.story import BEGAN_MS, Story
 
@@ -71,7 +71,76 @@ def test_what_was_not_sent_explains_nothing_that_is_left() -> None:
     story.finds(left_behind=1)
 
 
+# -- again ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("session", [2, 3])
+def test_what_may_come_again_after_a_seek_or_a_crash_comes_once(session: int) -> None:
+    for is_seek in (True, False):
+        story = Story(messages=1)
+        story.deliver(0, 1800)
+        story.crash(2000)
+        if is_seek:
+            story.history.doings.clear()
+            story.history.seeks.append(Seek(asked_ms=BEGAN_MS + 2000, done_ms=BEGAN_MS + 2100))
+        story.deliver(0, 3000, session=2, acked_ms=3010)
+        assert story.finds().again_after_crash == 1
+        story.deliver(0, 3001, session=session, acked_ms=3011)
+        whom = "the same consumer" if session == 2 else "another consumer"
+        [text] = story.finds(uncaused=1).counts["uncaused"].texts
+        assert text.endswith(f"while {whom} had it")
+
+
+def test_a_message_that_was_sent_once_is_not_there_under_two_ids_whatever_its_receipt_says() -> None:
+    """A receipt without an id says that the broker had it already, and an id does not say of which
+    partition.
+    """
+    story = Story(messages=1)
+    story.history.sent[0][0].confirm(BEGAN_MS + 5)
+    story.deliver(0)
+    story.finds()
+    story.deliver(0, 1500, entry_id=4)
+    story.finds(doubled=1)
+    story = Story(messages=1)
+    story.deliver(0, partition=0)
+    story.deliver(0, 1500, partition=1)
+    story.finds(doubled=1)
+
+
+def test_a_message_is_stored_as_often_as_it_was_sent_at_most() -> None:
+    story = Story(messages=1)
+    story.history.sent[0][0].send(BEGAN_MS + 3, 100)
+    story.deliver(0)
+    story.deliver(0, 1500, entry_id=4)
+    story.finds(stored_twice=1)
+    story.deliver(0, 1600, entry_id=5)
+    [text] = story.finds(stored_twice=2, doubled=1).counts["doubled"].texts
+    assert text.endswith("under 3 ids, and sent 2 times")
+
+
 # -- keys ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("order", "wanted"), [((0, 1, 2), {}), ((0, 2, 1), {"out_of_order": 1})])
+def test_what_comes_again_of_a_key_comes_before_what_is_newer_of_it(
+    order: tuple[int, ...], wanted: dict[str, int]
+) -> None:
+    story = Story("Key_Shared", messages=3, keys=1)
+    story.deliver(0, 1000, acked_ms=0)
+    story.deliver(1, 1000, acked_ms=0)
+    story.history.sessions[0].leave(BEGAN_MS + 1500)
+    story.history.sessions[0].end(BEGAN_MS + 1500, is_left=True)
+    for place, number in enumerate(order):
+        story.deliver(number, 2000 + place, session=1)
+    story.finds(**wanted)
+
+
+def test_what_a_consumer_asked_for_again_may_come_behind_what_it_had_already() -> None:
+    story = Story("Key_Shared", messages=2, keys=1)
+    story.deliver(0, 1000, acked_ms=0).nack(BEGAN_MS + 1010)
+    story.deliver(1, 1005)
+    story.deliver(0, 1020, redeliveries=1)
+    story.finds()
 
 
 def test_a_key_may_be_at_a_consumer_of_each_partition() -> None:
@@ -81,6 +150,25 @@ def test_a_key_may_be_at_a_consumer_of_each_partition() -> None:
     story.finds()
     story.got[1].partition = 0
     story.finds(two_at_a_key=1)
+
+
+# -- room ----------------------------------------------------------------------------------------------------
+
+
+def test_a_consumer_gets_no_more_than_it_asked_for() -> None:
+    story = Story()
+    story.history.sessions[0].queue = 3
+    for number in range(3):
+        story.deliver(number, 1000 + number, acked_ms=1500)
+        story.got[-1].acknowledge(BEGAN_MS + 1400)
+    # What it has acknowledged, or asked for again, has made room at that moment.
+    story.deliver(3, 1400, acked_ms=1500)
+    for number in range(4, 10):
+        story.deliver(number, 1600 + number, session=1)
+    story.finds()
+    story.got[3].at_ms = BEGAN_MS + 1399
+    [text] = story.finds(unasked=1).counts["unasked"].texts
+    assert text.endswith("3 unsettled were there, 3 asked for")
 
 
 # -- nothing at all ------------------------------------------------------------------------------------------

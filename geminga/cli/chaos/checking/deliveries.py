@@ -8,6 +8,7 @@ hears of it on its own connection, while another one may have the message alread
 from __future__ import annotations
 
 from bisect import bisect_right
+from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
 from geminga.cli.chaos.checking.broker_time import NEVER_MS, BrokerTime
@@ -152,8 +153,8 @@ class DeliveryCheck:
         if name not in self.of_message:
             self._check_order(sent, delivery)
             self._check_turn(sent, delivery)
-        elif not same_id and sent.tries > 1:
-            self._add("stored_twice", delivery)
+        elif not same_id:
+            self._check_second_id(sent, delivery)
         if same_id:
             self._check_again(same_id, delivery)
         self._check_count(same_id, delivery)
@@ -161,8 +162,22 @@ class DeliveryCheck:
             self._check_session_order(delivery)
         if self._by_key and delivery.key:
             self._check_key(delivery)
+            if not sent.delay_ms:
+                self._check_key_order(same_id, delivery)
+        self._check_room(delivery)
         same_id.append(delivery)
         self.of_message.setdefault(name, []).append(delivery)
+
+    def _check_second_id(self, sent: Sent, delivery: Received) -> None:
+        """A message is stored as often as it was sent at most; more than once only for want of a receipt."""
+        others = {one.id for one in self.of_message[sent.producer, sent.number]}
+        if sent.tries > 1:
+            self._add("stored_twice", delivery)
+        # Where it is not the one of the receipt, that has been said.
+        elif sent.ledger_id < 0 or (delivery.ledger_id, delivery.entry_id) == (sent.ledger_id, sent.entry_id):
+            self._add("doubled", delivery, "under another id, and sent once")
+        if sent.tries > 1 and len(others) >= sent.tries:
+            self._add("doubled", delivery, f"under {len(others) + 1} ids, and sent {sent.tries} times")
 
     def _is_kept(self, jump: Jump) -> bool:
         """Whether a move has to keep the due order: there was room all the time, and the same consumers, so
@@ -243,6 +258,30 @@ class DeliveryCheck:
             )
         held.append(delivery)
 
+    def _check_key_order(self, same_id: list[Received], delivery: Received) -> None:
+        """What comes again of a key comes before what is newer of it, to a consumer that has had neither."""
+        if any(one.session == delivery.session for one in same_id):
+            return
+        key = delivery.session, delivery.key
+        newest = self._newest.get(key)
+        # What came for the first time has its place among those of its producer: `_check_order`.
+        if newest is not None and delivery.id < newest.id and same_id:
+            self._add("out_of_order", delivery, f"again, after {_place(newest)} of its key")
+        if newest is None or delivery.id > newest.id:
+            self._newest[key] = delivery
+
+    def _check_room(self, delivery: Received) -> None:
+        """A consumer gets no more than it asked for."""
+        queue = self._history.sessions[delivery.session].queue
+        if not queue:
+            return
+        settles = self._settles.setdefault(delivery.session, [])
+        while settles and settles[0] <= delivery.at_ms:
+            heappop(settles)
+        if len(settles) >= queue:
+            self._add("unasked", delivery, f"{len(settles)} unsettled were there, {queue} asked for")
+        heappush(settles, delivery.ack_ms or delivery.nack_ms or NEVER_MS)
+
     # -- again -----------------------------------------------------------------------------------------------
 
     def _check_again(self, before: list[Received], delivery: Received) -> None:
@@ -255,6 +294,10 @@ class DeliveryCheck:
         if acked is not None:
             if any(self._may_forget(one, acked, delivery) for one in self._forgets):
                 self.again_after_crash += 1
+                # Once: what came of it since then is at its consumer as anything else is.
+                before = [one for one in before if not 0 < one.acked_ms <= delivery.at_ms]
+                held = next((one for one in before if not self._is_given_up(one, delivery)), None)
+                self._check_held(held, delivery, is_stray=is_stray)
                 return
             # Sent before the broker heard of the acknowledgement, so to a consumer that was there.
             began_ms = self._history.sessions[delivery.session].began_ms
@@ -263,7 +306,11 @@ class DeliveryCheck:
             after_ms = delivery.at_ms - acked.acked_ms
             if not (is_elsewhere and after_ms <= self._machine.stretched_ms(IN_FLIGHT_MS, delivery.at_ms)):
                 self._add("doubled", delivery, f"{after_ms} ms after its acknowledgement was confirmed")
-        elif held is not None and not (is_stray and held.session != delivery.session):
+        else:
+            self._check_held(held, delivery, is_stray=is_stray)
+
+    def _check_held(self, held: Received | None, delivery: Received, *, is_stray: bool) -> None:
+        if held is not None and not (is_stray and held.session != delivery.session):
             whom = "the same consumer" if held.session == delivery.session else "another consumer"
             self._add("uncaused", delivery, f"while {whom} had it")
 

@@ -14,6 +14,7 @@ WRONG: Final = {
     "lost": "receipted, and never acknowledged by the end",
     "doubled": "came after their acknowledgement was confirmed",
     "uncaused": "came again, and nothing had asked for that",
+    "unasked": "came although their consumer had as many as it had asked for",
     "out_of_order": "came in another order",
     "two_at_a_key": "of a key that another consumer still held",
     "out_of_turn": "came before others that a move of the clock had made due earlier",

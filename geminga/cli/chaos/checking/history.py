@@ -85,7 +85,9 @@ class Session(Record, tag="session", kw_only=True):
     """When the consumer asked to leave, and the broker did so."""
     ended_ms: Time = 0
     """When it was seen to be over: closed by the broker, or the connection broke."""
-    passive_ms: list[int] = []
+    queue: Number = 0
+    """So many messages it asked for beyond those that it had settled; 0: not known."""
+    passive_ms: list[Time] = []
     """When the broker said that another consumer of a Failover subscription is active now."""
 
     def leave(self, at_ms: int) -> None:
@@ -325,10 +327,14 @@ class History:
         self.stuck.append(text)
         self.stuck_ms = waited_ms
 
-    def session(self, subscription: int, consumer: str, at_ms: int) -> Session:
+    def session(self, subscription: int, consumer: str, at_ms: int, queue: int = 0) -> Session:
         """A new one."""
         made = Session(
-            number=len(self.sessions), subscription=subscription, consumer=consumer, began_ms=at_ms
+            number=len(self.sessions),
+            subscription=subscription,
+            consumer=consumer,
+            began_ms=at_ms,
+            queue=queue,
         )
         self.sessions.append(made)
         return made

@@ -134,6 +134,7 @@ class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     lost: int = 0
     doubled: int = 0
     uncaused: int = 0
+    unasked: int = 0
     out_of_order: int = 0
     two_at_a_key: int = 0
     out_of_turn: int = 0

@@ -30,6 +30,10 @@ checker calls unanswered.
 HASTY_SECONDS: Final = 0.05
 """The same once an acknowledgement got no answer: a run would take hours otherwise."""
 REJOIN_SECONDS: Final = 0.05
+HOLDS_SECONDS: Final = 0.1
+"""So long before it leaves a consumer beside others settles nothing any more."""
+ASKED_AGAIN_MAX: Final = 3
+"""So often a message is asked for again at most, by its redelivery count."""
 
 
 class Entry(NamedTuple):
@@ -96,7 +100,7 @@ class LoadConsumer:
         connection = await client.owner(self._topic)
         self._error = None
         self._entries.clear()
-        self._session = self._history.session(self._place, self._name, wall_ms())
+        self._session = self._history.session(self._place, self._name, wall_ms(), self._plan.queue)
         consumer_id = connection.attach(consumer=self)
         await connection.request(
             lambda number: client_commands.subscribe(
@@ -118,11 +122,14 @@ class LoadConsumer:
         if self._plan.leaves_every:
             # Some time around it, so that the consumers of a subscription do not leave all at once.
             leaves_s = trio.current_time() + self._plan.leaves_every / 1000 * self._draw.uniform(0.5, 1.5)
+        # A lone consumer has no other that could take it over, and what it left would be late.
+        holds_s = HOLDS_SECONDS if self._plan.count > 1 else 0.0
         while trio.current_time() < leaves_s:
             if self._error is not None:
                 # What came before the broker closed the consumer goes to another one by now.
                 raise self._error
-            if not self._entries:
+            if not self._entries or trio.current_time() >= leaves_s - holds_s:
+                # What comes shortly before it leaves is left behind, or there would be nothing to give back.
                 with trio.move_on_at(leaves_s):
                     await self._arrived.wait()
                 continue
@@ -166,8 +173,9 @@ class LoadConsumer:
             note.confirm(at_ms)
 
     def _is_nacked(self, entry: Entry) -> bool:
-        first = entry.notes[0].redeliveries == 0
-        return first and self._plan.nack > 0 and self._draw.random() < self._plan.nack
+        # More than once, or a count that stays at one would pass for one that grows.
+        is_asked = entry.notes[0].redeliveries < ASKED_AGAIN_MAX
+        return is_asked and self._plan.nack > 0 and self._draw.random() < self._plan.nack
 
     def on_command(self, command: Any) -> None:
         if isinstance(command, Delivery):

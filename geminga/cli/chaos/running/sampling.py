@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import trio
 
@@ -56,19 +56,24 @@ async def left_behind(target: Target, history: History, parts: Sequence[Part]) -
     """What the broker says of each subscription of each topic or partition. Raises `RequestFailed`."""
     found = []
     for topic, partition, name in parts:
-        shown = (await ask(target, "GET", f"{topic_path(name)}/stats"))["subscriptions"]
+        answer = await ask(target, "GET", f"{topic_path(name)}/stats")
+        shown = answer.get("subscriptions") if isinstance(answer, Mapping) else None
         for place, (subscription, _) in enumerate(history.subscriptions):
             if subscription.topic == topic:
-                counts = shown.get(subscription.name, {})
-                found.append(
-                    Left(
-                        subscription=place,
-                        partition=partition,
-                        backlog=counts.get("msgBacklog", 0),
-                        pending=counts.get("unackedMessages", 0),
-                        delayed=counts.get("msgDelayed", 0),
+                counts: Any = shown.get(subscription.name) if isinstance(shown, Mapping) else None
+                try:
+                    found.append(
+                        Left(
+                            subscription=place,
+                            partition=partition,
+                            backlog=int(counts["msgBacklog"]),
+                            pending=int(counts["unackedMessages"]),
+                            delayed=int(counts["msgDelayed"]),
+                        )
                     )
-                )
+                except (KeyError, TypeError, ValueError):
+                    # Not 0: a broker that leaves a count out has not said that nothing is left.
+                    raise RequestFailed(f"{name} tells none of {subscription.name}") from None
     return found
 
 
