@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from geminga.cli.chaos.checking.history import Jump, Left, Seek
-from geminga.cli.chaos.checking.scenario import Expect, Scenario, Step
+from geminga.cli.chaos.checking.scenario import Duration, Expect, Scenario, Step
 from tests.cli.chaos.story import BEGAN_MS, Story
 
 # -- the clock -----------------------------------------------------------------------------------------------
@@ -169,6 +169,28 @@ def test_a_consumer_gets_no_more_than_it_asked_for() -> None:
     story.got[3].at_ms = BEGAN_MS + 1399
     [text] = story.finds(unasked=1).counts["unasked"].texts
     assert text.endswith("3 unsettled were there, 3 asked for")
+
+
+# -- receipts ------------------------------------------------------------------------------------------------
+
+
+def test_receipts_that_are_held_back_are_late() -> None:
+    """Both other times count from the receipt, so that it makes everything in time."""
+    story = Story(messages=2)
+    story.deliver_all(3000)
+    for one in story.history.sent[0]:
+        one.receipt_ms = BEGAN_MS + 3000
+    found = story.finds()
+    assert (found.prompt_ms, found.receipt_ms) == ([0, 1, 1], [2990, 3000, 3000])
+    bounded = Expect(prompt=Duration(500), receipt=Duration(2000))
+    assert found.verdict(bounded) == "late"
+    assert found.late(bounded)[0].startswith("99 of 100 receipts were 3,000 ms late")
+    story.probe(1500, late_ms=1100.0)
+    assert story.check().verdict(bounded) == "not shown"
+    # Of one that was sent again it is not known when it was sent last.
+    for one in story.history.sent[0]:
+        one.tries = 2
+    assert story.check().verdict(bounded) == "passed"
 
 
 # -- nothing at all ------------------------------------------------------------------------------------------

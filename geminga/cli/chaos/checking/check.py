@@ -45,6 +45,7 @@ def check(history: History, expect: Expect) -> Findings:
     _check_clock(history, found)
     _check_left(history, [end.unsettled for end in ends], found)
     late, late_shown, prompt, prompt_shown = _times(history, machine)
+    receipts, receipts_shown = _receipt_times(history, machine)
     confirmed = sum(1 for sent in history.sent for one in sent if one.receipt_ms)
     nothing = [] if confirmed else ["no message was confirmed"]
     nothing += [] if history.subscriptions else ["no subscription was there"]
@@ -62,6 +63,8 @@ def check(history: History, expect: Expect) -> Findings:
         late_shown_ms=shares(late_shown),
         prompt_ms=shares(prompt),
         prompt_shown_ms=shares(prompt_shown),
+        receipt_ms=shares(receipts),
+        receipt_shown_ms=shares(receipts_shown),
         early_by_ms=max((one.early_by_ms for one in checks), default=0),
         timer_late_ms=round(machine.latest_ms),
         machine_waits_ms=machine.waits_ms(history.began_ms, history.ended_ms),
@@ -248,3 +251,15 @@ def _times(history: History, machine: Machine) -> tuple[list[int], list[int], li
         # From the beginning on: what was held up earlier may still be in the way of what comes later.
         shown_ms.append(max(0, late_ms - machine.waits_ms(history.began_ms, at_ms)))
     return *late, *prompt
+
+
+def _receipt_times(history: History, machine: Machine) -> tuple[list[int], list[int]]:
+    """How long receipts took, as it was and without what the machine held up."""
+    all_ms, shown_ms = [], []
+    for one in (one for sent in history.sent for one in sent):
+        # When one was sent last that was sent several times is not known.
+        if one.receipt_ms and one.tries == 1:
+            took_ms = max(0, one.receipt_ms - one.first_ms)
+            all_ms.append(took_ms)
+            shown_ms.append(max(0, took_ms - machine.waits_ms(history.began_ms, one.receipt_ms)))
+    return all_ms, shown_ms

@@ -71,6 +71,9 @@ class Findings(msgspec.Struct):
     prompt_ms: list[int] = []
     """How long after their receipts messages without a delay were delivered first, as `late_ms`."""
     prompt_shown_ms: list[int] = []
+    receipt_ms: list[int] = []
+    """How long after they were sent the receipts of messages came that were sent once, as `late_ms`."""
+    receipt_shown_ms: list[int] = []
     early_by_ms: int = 0
     """The earliest."""
     timer_late_ms: int = 0
@@ -133,6 +136,7 @@ class Findings(msgspec.Struct):
                 1,
                 expect.prompt,
             ),
+            ("99 of 100 receipts were", self.receipt_ms, self.receipt_shown_ms, 1, expect.receipt),
         )
         return [
             (text, all_ms[index], shown_ms[index], bound_ms)

@@ -132,6 +132,8 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     rows.append(("late by", late))
     if found.prompt_ms:
         rows.append(("prompt ones", f"after {_times(found.prompt_ms)}"))
+    if found.receipt_ms:
+        rows.append(("receipts", f"after {_times(found.receipt_ms)}"))
     rows += [
         (f"hits {number}", f"{one.hits:,} of {one.text}") for number, one in enumerate(history.faults, 1)
     ]

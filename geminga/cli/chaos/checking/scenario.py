@@ -155,6 +155,8 @@ class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """How late 99 of 100 delayed messages are at most."""
     prompt: Duration | None = None
     """How long after its receipt 99 of 100 messages without a delay are delivered."""
+    receipt: Duration | None = None
+    """How long after they were sent the receipts of 99 of 100 messages come."""
     broker_ends: bool = False
     """Whether the broker may end by itself, as on a broken disk."""
 
@@ -234,6 +236,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
             late=longer(self.expect.late),
             p99=longer(self.expect.p99),
             prompt=longer(self.expect.prompt),
+            receipt=longer(self.expect.receipt),
         )
         return msgspec.structs.replace(
             self, expect=expect, drain=Duration(round(self.drain * max(1, factor)))
