@@ -171,6 +171,23 @@ def test_a_consumer_gets_no_more_than_it_asked_for() -> None:
     assert text.endswith("3 unsettled were there, 3 asked for")
 
 
+# -- connections ---------------------------------------------------------------------------------------------
+
+
+def test_a_consumer_that_is_closed_for_no_reason_is_noted() -> None:
+    """What it held may come again, so that a broker could excuse anything by closing it."""
+    story = Story()
+    story.deliver_all()
+    story.do(500, "burst of 5 messages")
+    story.history.sessions[0].end(BEGAN_MS + 2000)
+    story.history.sessions[1].leave(BEGAN_MS + 1900)
+    story.history.sessions[1].end(BEGAN_MS + 2000, is_left=True)
+    [note] = story.finds().notes
+    assert note.startswith("1 times a consumer was closed, or its connection broke, before anything")
+    story.do(1990, "unload")
+    assert story.finds().notes == []
+
+
 # -- receipts ------------------------------------------------------------------------------------------------
 
 

@@ -22,6 +22,8 @@ from geminga.cli.chaos.checking.scenario import Expect
 
 ANSWER_MS: Final = 10_000
 """So long an answer may take; without one after that there will be none."""
+HARMLESS: Final = ("advance", "burst", "expire", "grow")
+"""Steps that end no connection."""
 CLOCKS_APART_MS: Final = 1000
 """So far the clocks of the run and of the broker may drift apart that show the same machine's time."""
 
@@ -90,6 +92,11 @@ def _notes(history: History, found: Findings) -> list[str]:
         # A clock that is wrong has no hits, and a broker that has ended cannot tell of one.
         if not (fault.hits or fault.needs_hits or fault.ends_broker or had(fault, "clock/"))
     ]
+    if cut := _cut_off(history):
+        notes.append(
+            f"{cut:,} times a consumer was closed, or its connection broke, before anything was done to the "
+            "broker"
+        )
     took = sum(fault.hits for fault in history.faults if had(fault, "wire/black-hole"))
     hole = f"wire/black-hole took {took:,} frames on connections that stayed open, as no network does: "
     if took and found.counts["lost"].count:
@@ -99,6 +106,17 @@ def _notes(history: History, found: Findings) -> list[str]:
     if took and found.counts["out_of_order"].count:
         notes.append(f"{hole}what came after them overtook them; [expect] may allow it with out_of_order")
     return notes
+
+
+def _cut_off(history: History) -> int:
+    """A broker may close a consumer when it likes, and what that consumer held may come again then."""
+    began = (
+        one.at_ms
+        for one in history.doings
+        if one.kind not in {"event", "skipped"} and not one.text.startswith(HARMLESS)
+    )
+    until_ms = min(began, default=history.ended_ms)
+    return sum(0 < one.ended_ms < until_ms and not one.left_ms for one in history.sessions)
 
 
 def _missed(history: History) -> list[str]:
