@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from tests.mutants.mutant import Mutant
 
+APPENDER = "geminga/managed_ledger/chain/appender.py"
+CONSUMER = "geminga/broker/dispatch/consumer.py"
 CURSOR = "geminga/managed_ledger/cursor/cursor.py"
 ACKNOWLEDGMENTS = "geminga/managed_ledger/cursor/acknowledgments.py"
 DEDUP = "geminga/broker/topic/dedup.py"
@@ -15,6 +17,7 @@ DISPATCHER = "geminga/broker/dispatch/dispatcher.py"
 HASH_RANGES = "geminga/broker/dispatch/hash_ranges.py"
 JUMPS = "geminga/broker/jumps/jumps.py"
 KEY_SHARED = "geminga/broker/dispatch/key_shared.py"
+PRODUCER = "geminga/broker/topic/producer.py"
 PUBLISHING = "geminga/broker/topic/publishing.py"
 READER = "geminga/broker/dispatch/reader.py"
 REPLAY = "geminga/broker/dispatch/replay.py"
@@ -417,5 +420,91 @@ BUGS = (
         "        await appender.drained()\n        try:\n            # After",
         "        try:\n            # After",
         "pulsar-20099",
+    ),
+    # -- planted later: a former checker, with the scenarios of that time, found none of these --------------
+    Bug(
+        "a-move-goes-twice-as-far",
+        "clock",
+        JUMPS,
+        "return await self._jump(from_ms, from_ms + length_ms, wait, wait_s)",
+        "return await self._jump(from_ms, from_ms + length_ms * 2, wait, wait_s)",
+        "bucket-loss",
+    ),
+    Bug(
+        "unacknowledged-ones-fall-below-zero",
+        "redelivery",
+        UNACKED,
+        "            self._count(-messages)\n\n    def limit",
+        "            self._count(-messages - 1)\n\n    def limit",
+        "pulsar-25617",
+    ),
+    Bug(
+        "the-redelivery-count-stays-at-one",
+        "redelivery",
+        "geminga/broker/dispatch/redelivery.py",
+        "self.counts.get((ledger_id, entry_id), 0) + 1",
+        "1",
+        "pulsar-25617",
+    ),
+    Bug(
+        "permits-are-hardly-counted",
+        "dispatcher",
+        CONSUMER,
+        "        self.permits -= messages\n",
+        "        self.permits -= (messages + 1) // 2\n",
+        "pulsar-26230",
+    ),
+    Bug(
+        "what-a-seek-brings-again-comes-twice",
+        "dispatcher",
+        SEND,
+        "        encode(frames, ledger_id, entry_id, counts.get(position, 0) if counts else 0, bits, None,"
+        " entry.body)\n",
+        "        seen = send_tracked.__dict__.setdefault('seen', set())\n"
+        "        for _ in range(1 + (position in seen)):\n"
+        "            encode(frames, ledger_id, entry_id, counts.get(position, 0), bits, None, entry.body)\n"
+        "        seen.add(position)\n",
+        "pulsar-26420",
+    ),
+    Bug(
+        "what-a-consumer-left-comes-backwards",
+        "Key_Shared",
+        KEY_SHARED,
+        "            for consumer, numbers in shares.items()\n        ]\n",
+        "            for consumer, found in shares.items()\n"
+        "            for had in [self.__dict__.setdefault('had', set())]\n"
+        "            for numbers in [sorted(found, key=lambda n: -n if entries[n].position in had else n)]\n"
+        "        ]\n"
+        "        self.__dict__['had'] = self.__dict__.get('had', set()).union(\n"
+        "            entry.position for one in given for entry in one.entries\n"
+        "        )\n",
+        "pulsar-12091",
+    ),
+    Bug(
+        "what-comes-while-a-ledger-is-made-is-turned-round",
+        "journal",
+        APPENDER,
+        "        queue = self._take_queue()\n",
+        "        queue = self._take_queue()[::-1]\n",
+        "flood",
+    ),
+    Bug(
+        "receipts-come-three-seconds-late",
+        "journal",
+        PRODUCER,
+        "self.outbox.write(receipts if self._held is None else self._with_held(self._held, receipts))\n",
+        "import trio\n"
+        "            if not hasattr(Producer, 'late'):\n"
+        "                Producer.late = []\n"
+        "                async def flush():\n"
+        "                    while True:\n"
+        "                        await trio.sleep(0.02)\n"
+        "                        while Producer.late and Producer.late[0][0] <= trio.current_time():\n"
+        "                            _, box, many = Producer.late.pop(0)\n"
+        "                            box.write(many)\n"
+        "                trio.lowlevel.spawn_system_task(flush)\n"
+        "            Producer.late.append((trio.current_time() + 3, self.outbox, receipts))\n",
+        "slow-disk",
+        "late",
     ),
 )
