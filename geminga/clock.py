@@ -173,7 +173,7 @@ class Alarm:
 
 
 class VirtualClock:
-    """`offset_ms` ahead of the machine's clock (`wall_ms`), and never before `reached_ms`."""
+    """`offset_ms` ahead of the machine's clock (`wall_ms`), never before `reached_ms` nor after `LAST_MS`."""
 
     is_virtual: ClassVar = True
 
@@ -202,7 +202,8 @@ class VirtualClock:
 
     def _shown_ms(self, wall_ms: int) -> int:
         if not self._is_held:
-            self._reached_ms = max(self._reached_ms, wall_ms + self._offset_ms)
+            # At its last moment the clock stands still: no entry could be stamped later.
+            self._reached_ms = max(self._reached_ms, min(wall_ms + self._offset_ms, LAST_MS))
         return self._reached_ms
 
     async def sleep_until_ms(self, due_ms: int) -> None:
@@ -229,8 +230,7 @@ class VirtualClock:
         """How far message time is ahead of the machine's clock."""
         # One look at the machine's clock: it may tick between two.
         wall_ms = self._wall_ms()
-        ticks_ms = 0 if self._is_held else wall_ms + self._offset_ms
-        return max(self._reached_ms, ticks_ms) - wall_ms
+        return self._shown_ms(wall_ms) - wall_ms
 
     def start_at(self, at_ms: int) -> None:
         """Show `at_ms` and tick from there; for a clock that has shown nothing yet."""

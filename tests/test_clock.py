@@ -202,3 +202,14 @@ def test_its_last_moment_fits_into_a_stamp() -> None:
     from geminga.wire.message_metadata import VIRTUAL_LAST_MS
 
     assert clock_module.LAST_MS == VIRTUAL_LAST_MS
+
+
+def test_at_its_last_moment_it_stands_still(wall: Wall) -> None:
+    clock = VirtualClock()
+    moved(clock, clock_module.LAST_MS - 5)
+    wall.ms += 3
+    assert clock.now_ms() == clock_module.LAST_MS - 2
+    wall.ms += DAY_MS
+    assert clock.offset_ms == clock_module.LAST_MS - wall.ms
+    assert clock.now_ms() == clock_module.LAST_MS
+    assert VirtualClock(clock.offset_ms, clock.now_ms() - 1).now_ms() == clock_module.LAST_MS

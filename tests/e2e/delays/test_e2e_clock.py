@@ -22,6 +22,7 @@ import pulsar
 import pytest
 from pulsar import ConsumerType, InitialPosition
 
+from geminga.clock import LAST_MS
 from geminga.testing.tenant import NotDelivered, Tenant
 from geminga.units import time_text
 from tests.e2e.admin_http import Admin
@@ -428,6 +429,20 @@ def test_what_a_move_refuses(broker: BrokerProcess) -> None:
         answer = admin.post("/geminga/clock", body)
         assert (answer.status, text in answer.text) == (status, True), (body, answer.text)
     assert 0 <= now_ms(broker) - shown_ms < 60_000
+
+
+def test_messages_are_served_at_the_last_moment_of_the_clock(
+    broker: BrokerProcess, make_client: Make
+) -> None:
+    admin = Admin(broker.endpoints.web_url)
+    assert admin.post("/geminga/clock", {"to_ms": LAST_MS - 50}).status == 200
+    eventually(lambda: now_ms(broker) == LAST_MS)
+    client = make_client(broker.endpoints.service_url)
+    consumer = client.subscribe("end-of-time", "s")
+    client.create_producer("end-of-time").send(b"x")
+    assert consumer.receive(10_000).data() == b"x"
+    assert admin.post("/geminga/clock", {"ms": 1}).status == 409
+    assert now_ms(broker) == LAST_MS
 
 
 def test_a_real_clock_cannot_be_moved(tmp_path: Path) -> None:
