@@ -111,11 +111,14 @@ def wall_clock(faults: Faults | None, held: contextlib.ExitStack) -> RealClock:
 
 
 def check_clock(faults: Faults | None, clock: Clock) -> None:
-    """Raises ClockNotReal."""
-    armed = faults.doors["clock"].armed if faults is not None and clock.is_virtual else ()
-    if armed:
-        rule = armed[0].rule
-        raise ClockNotReal(f"{rule.id} clock/{rule.kind}: {NOT_VIRTUAL}")
+    """Raises ClockNotReal. No rule that it refuses is kept: or later starts would be refused as well."""
+    if faults is None or not clock.is_virtual:
+        return
+    refused = [armed.rule for armed in faults.doors["clock"].armed]
+    for rule in refused:
+        faults.clear(rule.id)
+    if refused:
+        raise ClockNotReal(f"{refused[0].id} clock/{refused[0].kind}: {NOT_VIRTUAL}")
 
 
 def points_of(faults: Faults | None) -> Callable[[str], None]:

@@ -267,8 +267,9 @@ def test_a_clock_of_double_speed_halves_a_delay(clocked: Clocked) -> None:
 def test_a_virtual_clock_has_no_such_rules(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data", arguments=["--chaos", "--clock", "virtual"]) as broker:
         assert "'geminga clock' moves it" in Faults(broker).refused(place="clock", kind="step", stepMs=1)
-    started = Started(tmp_path / "data", "--chaos", rules=rule("clock/drift", "ppm = 1"))
+    started = Started(tmp_path / "data", "--chaos", rules=rule("clock/drift", "ppm = 1", "keep = true"))
     assert (started.code, "'geminga clock' moves it" in started.log) == (EXIT_DATA_DIRECTORY, True)
+    assert Started(tmp_path / "data", "--chaos").is_ready, "the refused rule is not kept for this start"
 
 
 def test_a_rule_of_a_clock_by_its_command(faults: Faults) -> None:
