@@ -69,10 +69,13 @@ class Door:
         with self._lock:
             now_s = self._clock.monotonic_s()
             hit = decide(self.armed, facts, now_s, kinds)
-            # Ended rules leave, so that a door whose rules have all ended costs nothing again.
-            if any(one.end_reason(now_s) for one in self.armed):
+        taken = tuple(one for one in hit if self._on_hit(one))
+        # Ended rules leave, so that a door whose rules have all ended costs nothing again. A last hit that
+        # could not be written down ends none.
+        if any(one.end_reason(now_s) for one in self.armed):
+            with self._lock:
                 self.armed = tuple(one for one in self.armed if not one.end_reason(now_s))
-        return tuple(one for one in hit if self._on_hit(one))
+        return taken
 
     def arm(self, armed: Armed) -> None:
         with self._lock:
@@ -242,12 +245,18 @@ class Faults:
         return [self._state(armed) for armed in self._rules.values()]
 
     def clear(self, rule_id: str) -> RuleState:
-        """End the rule and remove it from the list. Raises NoSuchRule."""
+        """End the rule and remove it from the list. Raises NoSuchRule, and StorageError if a later start may
+        have it again.
+        """
+        state = self._end(rule_id)
+        if state.rule.keep:
+            self._save()
+        return state
+
+    def _end(self, rule_id: str) -> RuleState:
         state = self._state(self._found(rule_id))
         self._forget(rule_id)
         rule = state.rule
-        if rule.keep:
-            self._save()
         self._record(
             "fault-cleared",
             topic=rule.topic,
@@ -258,7 +267,10 @@ class Faults:
         return state
 
     def clear_all(self) -> list[RuleState]:
-        return [self.clear(rule_id) for rule_id in tuple(self._rules)]
+        """End all rules, also if StorageError says that a later start may have some of them again."""
+        states = [self._end(rule_id) for rule_id in tuple(self._rules)]
+        self._save()
+        return states
 
     def in_force(self) -> Iterator[tuple[str, str, int]]:
         """(place, kind, rules in force) of each kind that has one."""

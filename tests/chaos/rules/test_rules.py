@@ -19,6 +19,7 @@ from geminga.chaos.rules.rule import InvalidRule, parse_rule
 from geminga.chaos.rules.rule_file import rules_at_start
 from geminga.chaos.wire.frames import Frames
 from geminga.clock import WALL_CHECK_SECONDS, RealClock
+from geminga.errors import StorageError
 from geminga.storage.disk import RealDisk
 from geminga.wire import encoder
 
@@ -280,6 +281,56 @@ def test_a_hit_that_cannot_be_written_down_has_no_effect(clock: StepClock, tmp_p
     (tmp_path / "gone").rename(directory)
     assert [hits(faults, "wire") for _ in range(3)] == [1, 1, 0]
     assert not (directory / "faults.json").exists()
+
+
+def test_the_last_hit_of_a_rule_that_cannot_be_written_down_is_not_its_end(
+    clock: StepClock, tmp_path: Path
+) -> None:
+    faults, directory = Faults(clock), tmp_path / "data"
+    directory.mkdir()
+    file = KeptFile(RealDisk(), f"{directory}/faults.json", f"{directory}/aside")
+    faults.begin([cut(count=1, keep=True, id="s1")], file)
+    directory.rename(tmp_path / "gone")
+    assert hits(faults, "wire") == 0
+    (tmp_path / "gone").rename(directory)
+    assert [state.ended for state in faults.rules()] == [""]
+    assert [hits(faults, "wire") for _ in range(2)] == [1, 0]
+
+
+class ReadOnlyDisk(RealDisk):
+    """Takes nothing while `is_read_only`."""
+
+    is_read_only = False
+
+    def replace_file(self, path: str, data: bytes) -> None:
+        self._check()
+        super().replace_file(path, data)
+
+    def unlink(self, path: str) -> None:
+        self._check()
+        super().unlink(path)
+
+    def _check(self) -> None:
+        if self.is_read_only:
+            raise StorageError("read-only file system")
+
+
+def test_rules_are_cleared_on_a_disk_that_takes_nothing(clock: StepClock, tmp_path: Path) -> None:
+    faults, disk = Faults(clock), ReadOnlyDisk()
+    file = KeptFile(disk, f"{tmp_path}/faults.json", f"{tmp_path}/aside")
+    faults.begin([], file)
+    for number in range(3):
+        faults.set(cut(keep=True, id=f"r{number}"))
+    disk.is_read_only = True
+    with pytest.raises(StorageError):
+        faults.clear("r0")
+    with pytest.raises(StorageError):
+        faults.clear_all()
+    assert (faults.rules(), hits(faults, "wire")) == ([], 0)
+    assert len(file.read()) == 3, "what a start would have"
+    disk.is_read_only = False
+    assert faults.clear_all() == []
+    assert file.read() == []
 
 
 async def test_sleepers_of_a_wrong_clock_wake_when_it_comes_to_their_time() -> None:
