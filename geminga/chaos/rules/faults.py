@@ -218,7 +218,8 @@ class Faults:
         if before is None:
             armed = Armed(rule, now_s)
         else:
-            left_ms = max(0, before.ends_ms - self._clock.now_ms())
+            # Not longer than the rule says, also if the machine's clock was set back meanwhile.
+            left_ms = min(max(0, before.ends_ms - self._clock.now_ms()), rule.duration_ms)
             armed = Armed(rule, now_s, hits=before.hits, left_ms=left_ms)
         self._rules[rule.id] = armed
         if kind.lasts:

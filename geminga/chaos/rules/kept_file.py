@@ -48,8 +48,7 @@ class KeptFile:
             content = msgspec.json.decode(self._disk.read_file(self._path), type=_Content)
             if content.format_version != FORMAT_VERSION:
                 raise InvalidRule(f"expected format {FORMAT_VERSION}, not {content.format_version}")
-            for one in content.rules:
-                check_rule(one.rule)
+            _check(content.rules)
         except (msgspec.MsgspecError, InvalidRule, KeyError, UnicodeDecodeError) as error:
             self._disk.rename(self._path, self._aside)
             log.warning(
@@ -66,3 +65,15 @@ class KeptFile:
         elif self._disk.exists(self._path):
             self._disk.unlink(self._path)
             self._disk.sync_directory(os.path.dirname(self._path))
+
+
+def _check(rules: Sequence[Kept]) -> None:
+    """Raises InvalidRule, or KeyError for a place or kind that there is not."""
+    ids = set()
+    for one in rules:
+        check_rule(one.rule)
+        if not (one.rule.keep and one.rule.id) or one.rule.id in ids or one.hits < 0:
+            raise InvalidRule(
+                f"{one.rule.id!r}: expected rules to keep, with hits, each with an id of its own"
+            )
+        ids.add(one.rule.id)

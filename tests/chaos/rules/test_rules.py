@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -331,6 +332,36 @@ def test_rules_are_cleared_on_a_disk_that_takes_nothing(clock: StepClock, tmp_pa
     disk.is_read_only = False
     assert faults.clear_all() == []
     assert file.read() == []
+
+
+KEPT = {"rule": {"place": "wire", "kind": "cut", "keep": True, "id": "a", "durationMs": 1000}, "hits": 1}
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        [KEPT, KEPT],
+        [KEPT | {"hits": -1}],
+        [KEPT | {"rule": {"place": "wire", "kind": "cut", "keep": True}}],
+        [KEPT | {"rule": {"place": "wire", "kind": "cut", "id": "a"}}],
+        [KEPT | {"rule": {"place": "topic", "kind": "unload", "id": "a", "topic": "t"}}],
+    ],
+)
+def test_a_file_of_kept_rules_that_makes_no_sense_is_moved_aside(tmp_path: Path, rules: Any) -> None:
+    path = tmp_path / "faults.json"
+    path.write_text(json.dumps({"formatVersion": 1, "rules": rules}))
+    assert KeptFile(RealDisk(), str(path), f"{path}.damaged").read() == []
+    assert [file.name for file in tmp_path.iterdir()] == ["faults.json.damaged"]
+
+
+@pytest.mark.parametrize("ends_ms", [2**63 - 1, 10**400], ids=["int64", "huge"])
+def test_a_kept_rule_never_lasts_longer_than_it_says(clock: StepClock, tmp_path: Path, ends_ms: int) -> None:
+    """The machine's clock may have been set back since."""
+    path = tmp_path / "faults.json"
+    path.write_text(json.dumps({"formatVersion": 1, "rules": [KEPT | {"endsMs": ends_ms}]}))
+    faults = Faults(clock)
+    faults.begin([], KeptFile(RealDisk(), str(path), f"{path}.damaged"))
+    assert [state.left_ms for state in faults.rules()] == [1000]
 
 
 async def test_sleepers_of_a_wrong_clock_wake_when_it_comes_to_their_time() -> None:
