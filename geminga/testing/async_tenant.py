@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
@@ -90,7 +92,23 @@ class AsyncTenant:
 
 
 async def _waited(call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """On a thread of its own: an application whose receiving calls fill the loop's pool of threads waits for
+    this one.
+    """
     bound = partial(call, *args, **kwargs)
     if trio.lowlevel.in_trio_task():
-        return await trio.to_thread.run_sync(bound, abandon_on_cancel=True)
-    return await asyncio.to_thread(bound)
+        return await trio.to_thread.run_sync(bound, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1))
+    done: Future[_T] = Future()
+    threading.Thread(target=_run, args=(bound, done), name="geminga-tenant", daemon=True).start()
+    return await asyncio.wrap_future(done)
+
+
+def _run(bound: Callable[[], _T], done: Future[_T]) -> None:
+    if not done.set_running_or_notify_cancel():
+        return
+    try:
+        result = bound()
+    except BaseException as error:
+        done.set_exception(error)
+    else:
+        done.set_result(result)
