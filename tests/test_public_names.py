@@ -42,6 +42,16 @@ def test_importing_it_imports_nothing_else() -> None:
     assert done.stdout == "['geminga'] True\n"
 
 
+def test_getting_all_names_that_it_lists_does_not_import_spark() -> None:
+    """As freezegun does, with the clocks stopped."""
+    code = (
+        "import sys, geminga; [getattr(geminga, name) for name in dir(geminga)]; "
+        "print({'geminga.testing.running', 'geminga.pipeline', 'pyspark'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "{'geminga.testing.running'}\n"
+
+
 def test_every_name_is_there_and_no_other() -> None:
     pytest.importorskip("pyarrow")  # read_topic needs geminga[spark]
     for name in geminga.__all__:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import os
 import threading
+import time
 from collections.abc import Iterator
 
+import pulsar
 import pytest
 import trio
 import trio.testing
 
 import geminga
 from geminga.testing.async_tenant import AsyncTenant
-from geminga.testing.tenant import Tenant
+from geminga.testing.connected import AHEAD_MS
+from geminga.testing.requests import ask
+from geminga.testing.tenant import NotDelivered, Tenant
 
 DAY_MS = 86_400_000
 LOOKS_MAX = 100
@@ -70,3 +75,34 @@ async def test_an_application_that_fills_the_threads_of_trio_does_not_hold_up_it
         await trio.testing.wait_all_tasks_blocked()
         await advance_beside(tenant, go_on)
     assert all(waited)
+
+
+def test_waiting_ends_though_a_library_has_stopped_the_clocks_of_the_program(
+    tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = pulsar.Client(tenant.service_url)
+    client.subscribe(tenant.topic("t"), "app")
+    client.create_producer(tenant.topic("t")).send(b"x")
+    looks = itertools.count()
+
+    def stopped() -> float:
+        assert next(looks) < LOOKS_MAX, "waits for ever"
+        return 1.0
+
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "monotonic", stopped)
+        with pytest.raises(NotDelivered, match="1 entries are not acknowledged"):
+            tenant.assert_delivered("t", "app", timeout_s=0.1)
+    client.close()
+
+
+def test_how_far_ahead_is_by_the_brokers_word(
+    broker: geminga.ChildBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A library that sets the program's clock may do so before the first test of a session."""
+    for at_ms in (1, 2**42):
+        with monkeypatch.context() as patched:
+            patched.setattr(time, "time_ns", functools.partial(int, at_ms * 1_000_000))
+            geminga.connected(broker.service_url, broker.web_url)
+        clock = ask(broker.web_url, "GET", "/geminga/clock")
+        assert AHEAD_MS <= clock["now_ms"] - clock["wall_ms"] < AHEAD_MS + 30 * DAY_MS
