@@ -7,8 +7,12 @@ from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from geminga.broker.jumps.jumps import Jumps, Saves
 from geminga.clock import VirtualClock
+from geminga.errors import StorageError
+from geminga.events.recording import Record, unrecorded
 
 
 class NoRounds:
@@ -17,7 +21,10 @@ class NoRounds:
 
 
 def jumps_of(
-    clock: VirtualClock, loaded: Mapping[str, Any], begun: Callable[[], None] = lambda: None
+    clock: VirtualClock,
+    loaded: Mapping[str, Any],
+    begun: Callable[[], None] = lambda: None,
+    record: Record = unrecorded,
 ) -> Jumps:
     async def begin(at_ms: int) -> None:
         begun()
@@ -28,7 +35,7 @@ def jumps_of(
     async def load() -> list[str]:
         return ["t2"]
 
-    return Jumps(clock, loaded, NoRounds(), Saves(begin, end), load)  # type: ignore[arg-type]
+    return Jumps(clock, loaded, NoRounds(), Saves(begin, end), load, record)  # type: ignore[arg-type]
 
 
 async def test_a_move_is_as_long_as_it_was_asked_to_be() -> None:
@@ -71,3 +78,19 @@ async def test_a_move_waits_for_an_index_that_was_found_at_a_start() -> None:
     moved = await jumps.by(360_001)
     assert began_after == [3]
     assert moved.waiting == ["t2", "t / s"], "the topic that could not be loaded, too"
+
+
+async def test_a_move_whose_target_cannot_be_saved_has_moved_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def refuse() -> None:
+        raise StorageError("full")
+
+    told: list[str] = []
+    clock = VirtualClock(wall_ms=lambda: 1_800_000_000_000)
+    jumps = jumps_of(clock, {}, refuse, lambda kind, **about: told.append(kind))
+    with pytest.raises(StorageError):
+        await jumps.by(360_001)
+    assert (clock.now_ms(), told, caplog.text) == (1_800_000_000_000, [], "")
+    with clock.held():
+        pass  # it had been let go

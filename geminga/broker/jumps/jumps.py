@@ -173,17 +173,20 @@ class Jumps:
             )
         not_loaded = await self._prepare()
         move, is_over = _Move(from_ms, to_ms, wait, wait_s), False
+        has_begun = False
         with clock.held():
             try:
                 with trio.CancelScope(shield=True):
                     await self._saves.begin(to_ms)
+                has_begun = True
                 await self._go(move)
                 is_over = True
             finally:
                 # Also when the caller has gone, or the broker stops: or the next start would go to the end.
-                self._tell(move, is_over=is_over)
-                with trio.CancelScope(shield=True):
-                    clock.let_go(await self._saves.end())
+                if has_begun:
+                    self._tell(move, is_over=is_over)
+                    with trio.CancelScope(shield=True):
+                        clock.let_go(await self._saves.end())
         return Jump(
             from_ms=from_ms,
             to_ms=to_ms,
