@@ -19,7 +19,7 @@ MUTANTS = (
     Mutant(
         "clock-goes-back-with-the-machines",
         CLOCK,
-        "self._reached_ms = max(self._reached_ms, wall_ms + self._offset_ms)",
+        "self._reached_ms = max(self._reached_ms, min(wall_ms + self._offset_ms, LAST_MS))",
         "self._reached_ms = self._wall_ms() + self._offset_ms",
         CLOCK_TESTS,
         "that message time never goes back",
@@ -27,8 +27,8 @@ MUTANTS = (
     Mutant(
         "clock-ticks-within-a-move",
         CLOCK,
-        "        if not self._is_held:\n            self._reached_ms",
-        "        if True:\n            self._reached_ms",
+        "        if not self._is_held:\n            # At",
+        "        if True:\n            # At",
         CLOCK_TESTS,
         "that what happens at a stop happens at one moment",
     ),
@@ -107,8 +107,8 @@ MUTANTS = (
     Mutant(
         "jump-is-not-saved",
         JUMPS,
-        "                    await self._saves.begin(to_ms)\n",
-        "                    pass\n",
+        "                await self._saves.begin(to_ms)\n",
+        "                pass\n",
         (f"{E2E}::test_a_kill_within_a_move_never_sets_the_clock_back",),
         "that a jump is durable before it begins",
     ),
@@ -247,5 +247,13 @@ MUTANTS = (
         "return make(0, record.reached_ms)",
         (f"{E2E}::test_a_year_in_three_moves_with_restarts_between", STATE_TESTS),
         "that the offset survives a restart",
+    ),
+    Mutant(
+        "clock-goes-on-after-its-last-moment",
+        CLOCK,
+        "min(wall_ms + self._offset_ms, LAST_MS)",
+        "wall_ms + self._offset_ms",
+        CLOCK_TESTS,
+        "that each moment that the clock shows fits into a stamp",
     ),
 )

@@ -10,7 +10,8 @@ from geminga.bookie.records.file_names import ENTRY_LOG_SUFFIX, JOURNAL_SUFFIX
 from geminga.chaos.rules.can_hit import kinds_at
 from geminga.chaos.rules.deciding import Armed, Facts
 from geminga.chaos.rules.faults import Door, Faults
-from geminga.chaos.rules.killing import Points, has, kill_process, wait_slow
+from geminga.chaos.rules.killing import Points, has, kill_process
+from geminga.chaos.rules.waiting import wait_slow
 from geminga.storage.disk import File, RealDisk
 from geminga.storage.disk_errors import storage_error
 from geminga.storage.real_file import Buffer
@@ -23,9 +24,9 @@ def injected(number: int, doing: str, path: str) -> Exception:
     return storage_error(OSError(number, f"{os.strerror(number)} (injected)"), doing, path)
 
 
-def failed(hit: Sequence[Armed], doing: str, path: str) -> None:
-    """Wait or raise as the rules say."""
-    wait_slow(hit)
+def failed(door: Door, hit: Sequence[Armed], doing: str, path: str) -> None:
+    """Wait or raise as the rules of the door that have hit say."""
+    wait_slow(door, hit)
     if has(hit, "eio"):
         raise injected(errno.EIO, doing, path)
     if has(hit, "enospc"):
@@ -98,18 +99,18 @@ class FaultyFile:
 
     def pread(self, offset: int, length: int) -> bytes:
         if self._door.armed:
-            failed(self._hit("read", "read"), "read", self.path)
+            failed(self._door, self._hit("read", "read"), "read", self.path)
         return self._file.pread(offset, length)
 
     def sync(self) -> None:
         if self._door.armed:
-            failed(self._hit("sync", "sync"), "sync", self.path)
+            failed(self._door, self._hit("sync", "sync"), "sync", self.path)
         self._file.sync()
         self._points.passed(f"{self._place}-synced")
 
     def allocate(self, length: int) -> None:
         if self._door.armed:
-            failed(self._hit("write", "reserve"), "allocate", self.path)
+            failed(self._door, self._hit("write", "reserve"), "allocate", self.path)
         self._file.allocate(length)
 
     def size(self) -> int:
@@ -135,4 +136,4 @@ class FaultyFile:
             # So that the power cut that this stands for leaves the half on the disk.
             self._file.sync()
             kill_process()
-        failed(hit, "write", self.path)
+        failed(self._door, hit, "write", self.path)

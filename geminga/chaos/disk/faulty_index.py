@@ -33,13 +33,15 @@ class FaultyIndexDatabase(IndexDatabase):
         self._points = Points(faults.doors["process"])
         self._failure: StorageError | None = None
         if self._door.armed:
-            failed(self._door.hit(Facts(operation="open"), kinds_at("index", "open")), "open", path)
+            hit = self._door.hit(Facts(operation="open"), kinds_at("index", "open"))
+            failed(self._door, hit, "open", path)
         super().__init__(disk, path, block_cache=block_cache, owner=owner)
         self._points.passed("index-opened")
 
     def get(self, key: bytes) -> bytes | None:
         if self._door.armed:
-            failed(self._door.hit(Facts(operation="read"), kinds_at("index", "read")), "read", self.path)
+            hit = self._door.hit(Facts(operation="read"), kinds_at("index", "read"))
+            failed(self._door, hit, "read", self.path)
         return super().get(key)
 
     def write(
@@ -64,7 +66,7 @@ class FaultyIndexDatabase(IndexDatabase):
             return False
         hit = self._door.hit(Facts(operation=operation), kinds_at("index", operation))
         try:
-            failed(hit, operation, self.path)
+            failed(self._door, hit, operation, self.path)
         except ReadOnly:
             raise  # nothing was written
         except StorageError as error:

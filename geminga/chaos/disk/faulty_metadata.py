@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import trio
-
 from geminga.chaos.rules.deciding import Armed, Facts
 from geminga.chaos.rules.faults import Faults
 from geminga.chaos.rules.killing import Points
+from geminga.chaos.rules.waiting import wait_while
 from geminga.errors import BadVersion, StorageError
 from geminga.metadata.records import LEDGERS, MANAGED_LEDGERS
 from geminga.metadata.space_reserve import SpaceReserve
@@ -50,9 +49,9 @@ class FaultyMetadata(MetadataStore):
             hit += self._door.hit(Facts(path=path, operation="write"))
             if hit:
                 break
-        delay_ms = sum(one.rule.latency_ms for one in hit if one.rule.kind == "delayed")
-        if delay_ms:
-            await trio.sleep(delay_ms / 1000)
+        for one in hit:
+            if one.rule.kind == "delayed":
+                await wait_while(self._door, one, one.rule.latency_ms / 1000)
         kinds = {one.rule.kind for one in hit}
         if "refused" in kinds:
             raise StorageError(f"{path}: the write was refused (injected)")

@@ -40,12 +40,5 @@ def pause(pause_ms: int) -> None:
     threading.Event().wait(pause_ms / 1000)
 
 
-def wait_slow(hit: Iterable[Armed]) -> None:
-    """Wait as long as the slow ones of these rules say. Blocking."""
-    delay_ms = sum(one.rule.latency_ms for one in hit if one.rule.kind == "slow")
-    if delay_ms:
-        threading.Event().wait(delay_ms / 1000)
-
-
 def has(hit: Iterable[Armed], kind: str) -> bool:
     return any(one.rule.kind == kind for one in hit)

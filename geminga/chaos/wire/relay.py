@@ -15,7 +15,7 @@ from geminga.chaos.rules.can_hit import kinds_at
 from geminga.chaos.rules.deciding import Armed, Facts
 from geminga.chaos.rules.faults import Door
 from geminga.chaos.rules.killing import Points, has
-from geminga.chaos.rules.waiting import wait_while
+from geminga.chaos.rules.waiting import STEP_S, wait_while
 from geminga.chaos.wire.answers import error_answer, request_bytes
 from geminga.chaos.wire.frames import Frames, Piece
 from geminga.wire import pulsar_pb2 as pb
@@ -35,11 +35,14 @@ _RESET: Final = struct.pack("ii", 1, 0)
 
 class _Leaving(NamedTuple):
     """Bytes that leave at a time, and then the end of the direction ("half-close") or of the connection
-    ("cut", "close").
+    ("cut", "close"). One leaves after the other, so a shorter delay does not reorder a stream.
     """
 
-    due_s: float
+    read_s: float
+    """When the bytes came; they leave at once, or after the delays."""
     data: bytes
+    delays: tuple[tuple[Armed, float], ...] = ()
+    """Rules with the seconds that each of them holds the bytes up, unless it is over before."""
     hit: tuple[Armed, ...] = ()
     """The rules that say how fast the bytes leave."""
     is_first: bool = False
@@ -122,9 +125,8 @@ class _Direction:
         self._changed = trio.Event()
         self._hit: tuple[Armed, ...] = ()
         """The rules that have hit the current frame."""
-        self._delay_s = 0.0
+        self._delays: tuple[tuple[Armed, float], ...] = ()
         """Of each piece of the current frame."""
-        self._last_due_s = 0.0
         self._is_between = True
         """Whether what was put last has ended a frame."""
         self._inserted: deque[bytes] = deque()
@@ -159,7 +161,7 @@ class _Direction:
             if not data:
                 # The broker never ends only its own direction: it has closed the connection.
                 end = "half-close" if self._name == "in" else "close"
-                self._put(_Leaving(self._last_due_s, self._frames.rest(), end=end))
+                self._put(_Leaving(0.0, self._frames.rest(), end=end))
                 return
             for piece in self._frames.cut(data):
                 self._take(piece)
@@ -183,7 +185,8 @@ class _Direction:
             answer = self._answer_to(self._request, piece)
         if data or end or answer:
             is_receipt = piece.command == "SEND_RECEIPT" and bool(data)
-            self._put(_Leaving(self._due_s(), data, self._hit, piece.is_first, end, is_receipt, answer))
+            now_s = trio.current_time()
+            self._put(_Leaving(now_s, data, self._delays, self._hit, piece.is_first, end, is_receipt, answer))
         self._is_between = piece.is_last
         self._put_inserted()
 
@@ -198,13 +201,8 @@ class _Direction:
         if self._door.armed:
             kinds = kinds_at("wire", self._name) if piece.command else _OF_UNKNOWN
             self._hit = self._door.hit(self._facts(piece), kinds)
-        self._delay_s = sum(one.delay_s() for one in self._hit if one.rule.kind == "latency")
+        self._delays = tuple((one, one.delay_s()) for one in self._hit if one.rule.kind == "latency")
         self._request = bytearray() if has(self._hit, "error") else None
-
-    def _due_s(self) -> float:
-        """Never before an earlier frame: a delay that ends, or that is shorter, does not reorder a stream."""
-        self._last_due_s = max(self._last_due_s, trio.current_time() + self._delay_s)
-        return self._last_due_s
 
     def _answer_to(self, request: bytearray, piece: Piece) -> bytes:
         """The answer to the request that this piece belongs to, once it has come far enough."""
@@ -228,7 +226,7 @@ class _Direction:
         while self._is_between and self._inserted:
             frame = self._inserted.popleft()
             self._inserted_bytes -= len(frame)
-            self._put(_Leaving(self._last_due_s, frame))
+            self._put(_Leaving(0.0, frame))
 
     def _facts(self, piece: Piece) -> Facts:
         relay = self._relay
@@ -244,7 +242,7 @@ class _Direction:
             while not self._leaving:
                 await self._change()
             leaving = self._leaving.popleft()
-            await trio.sleep_until(leaving.due_s)
+            await self._until_due(leaving)
             if leaving.answer and self._answers is not None:
                 await self._answers.insert(leaving.answer)
             await self._send(leaving)
@@ -261,6 +259,15 @@ class _Direction:
             if leaving.end:
                 connection.cancel()
                 return
+
+    async def _until_due(self, leaving: _Leaving) -> None:
+        """Return when no delay holds it up any more, soon after the end of a rule."""
+        while leaving.delays:
+            delay_s = sum(delay_s for armed, delay_s in leaving.delays if not self._door.is_over(armed))
+            left_s = leaving.read_s + delay_s - trio.current_time()
+            if left_s <= 0:
+                return
+            await trio.sleep(min(left_s, STEP_S))
 
     async def _drop(self) -> None:
         """Drop what still comes for a direction that has ended, so that its sender is not blocked. Return

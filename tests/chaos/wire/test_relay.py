@@ -117,6 +117,26 @@ async def test_each_delay_is_drawn_within_the_jitter_and_the_order_stays(autojum
         assert [at_s - began_s for at_s, _ in one.to_broker.sends] == pytest.approx(due_s)
 
 
+async def test_frames_under_a_latency_go_on_in_order_when_its_rule_ends(autojump_clock: MockClock) -> None:
+    async with relayed() as one:
+        hour = one.set("latency", latencyMs=3_600_000, command="PING")
+        short = one.set("latency", latencyMs=2000, command="PING")
+        one.client.send(PING + LOOKUP)
+        began_s = trio.current_time()
+        await trio.sleep(1)
+        assert one.to_broker.sends == [], "none overtakes another"
+        one.faults.clear(hour)
+        await trio.sleep(10)
+        assert [data for _, data in one.to_broker.sends] == [PING, LOOKUP]
+        assert one.to_broker.sends[0][0] - began_s == pytest.approx(2.0), "the other latency goes on"
+        one.client.send(PING)
+        await wait_all_tasks_blocked()
+        one.faults.clear(short)
+        cleared_s = trio.current_time()
+        await trio.sleep(10)
+        assert one.to_broker.sends[2][0] - cleared_s == pytest.approx(0.1)
+
+
 async def test_a_black_hole_takes_the_frames_of_one_direction_until_it_is_cleared() -> None:
     async with relayed() as one:
         rule = one.set("black-hole", direction="in", command="PING")
