@@ -94,3 +94,30 @@ async def test_a_move_whose_target_cannot_be_saved_has_moved_nothing(
     assert (clock.now_ms(), told, caplog.text) == (1_800_000_000_000, [], "")
     with clock.held():
         pass  # it had been let go
+
+
+class JustJoined:
+    """A consumer whose first permits come after two looks."""
+
+    connected_since_ms = 1_800_000_000_000
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    @property
+    def first_flow_ms(self) -> int:
+        self.looks += 1
+        return 0 if self.looks < 3 else 1
+
+    def capacity(self) -> int:
+        return 1
+
+
+async def test_a_move_waits_for_a_consumer_that_has_just_joined() -> None:
+    consumer, delayed = JustJoined(), SimpleNamespace(unknown=None, has_due=lambda: True)
+    topic = SimpleNamespace(name="t", subscriptions={})
+    topic.subscriptions["s"] = SimpleNamespace(topic=topic, name="s", delayed=delayed, consumers=(consumer,))
+    began_after: list[int] = []
+    clock = VirtualClock(wall_ms=lambda: consumer.connected_since_ms)
+    await jumps_of(clock, {"t": topic}, lambda: began_after.append(consumer.looks)).by(360_001)
+    assert began_after == [3]

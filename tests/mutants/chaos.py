@@ -255,4 +255,20 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/e2e/chaos/test_e2e_start_faults.py::test_a_virtual_clock_has_no_such_rules",),
         "the starts after a refused one",
     ),
+    Mutant(
+        "the-fastest-of-two-throttles-counts",
+        RELAY,
+        "await trio.sleep(sent / min(rates))",
+        "await trio.sleep(sent / max(rates))",
+        (FRAMES_MOVED + "test_the_slowest_of_two_throttles_counts",),
+        "two rules about one rate",
+    ),
+    Mutant(
+        "another-rule-of-the-same-id-goes-on",
+        FAULTS,
+        "before if before is not None and before.rule == rule else None",
+        "before",
+        (RULES + "test_a_file_that_says_something_else_of_a_kept_rule_begins_it_again",),
+        "a file of rules that was changed between two starts",
+    ),
 )

@@ -107,8 +107,8 @@ MUTANTS = (
     Mutant(
         "jump-is-not-saved",
         JUMPS,
-        "                await self._saves.begin(to_ms)\n",
-        "                pass\n",
+        "                    await self._saves.begin(to_ms)\n",
+        "                    pass\n",
         (f"{E2E}::test_a_kill_within_a_move_never_sets_the_clock_back",),
         "that a jump is durable before it begins",
     ),
@@ -255,5 +255,21 @@ MUTANTS = (
         "wall_ms + self._offset_ms",
         CLOCK_TESTS,
         "that each moment that the clock shows fits into a stamp",
+    ),
+    Mutant(
+        "jump-passes-a-consumer-that-has-just-joined",
+        JUMPS,
+        "return any(not c.first_flow_ms and",
+        "return any(False and",
+        ("tests/broker/test_jumps.py",),
+        "that a client which has just subscribed is given its messages",
+    ),
+    Mutant(
+        "kit-does-not-wait-at-the-next-event",
+        "geminga/testing/tenant.py",
+        'self._move({"next": True}, until_acknowledged, timeout_s)',
+        'self._move({"next": True}, False, timeout_s)',
+        ("tests/testing/test_tenant.py",),
+        "that what is not acknowledged at the next event fails the test",
     ),
 )

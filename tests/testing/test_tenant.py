@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import functools
 import itertools
 import os
@@ -106,3 +107,12 @@ def test_how_far_ahead_is_by_the_brokers_word(
             geminga.connected(broker.service_url, broker.web_url)
         clock = ask(broker.web_url, "GET", "/geminga/clock")
         assert AHEAD_MS <= clock["now_ms"] - clock["wall_ms"] < AHEAD_MS + 30 * DAY_MS
+
+
+def test_what_is_not_acknowledged_at_the_next_event_is_told(tenant: Tenant) -> None:
+    client = pulsar.Client(tenant.service_url)
+    client.subscribe(tenant.topic("t"), "app", pulsar.ConsumerType.Shared)
+    client.create_producer(tenant.topic("t")).send(b"x", deliver_after=datetime.timedelta(days=1))
+    with pytest.raises(NotDelivered, match="not acknowledged within 0.1 s of a due time: .*/t / app"):
+        tenant.advance_to_next(until_acknowledged=True, timeout_s=0.1)
+    client.close()

@@ -270,6 +270,17 @@ def test_a_later_process_goes_on_with_what_is_left_of_a_kept_rule(clock: StepClo
     assert file.read() == []
 
 
+def test_a_file_that_says_something_else_of_a_kept_rule_begins_it_again(
+    clock: StepClock, tmp_path: Path
+) -> None:
+    file = KeptFile(RealDisk(), f"{tmp_path}/faults.json", f"{tmp_path}/aside")
+    for count, before in ((2, 0), (2, 1), (3, 0)):
+        faults = Faults(clock)
+        faults.begin([cut(count=count, keep=True, id="s1")], file)
+        assert [state.hits for state in faults.rules()] == [before]
+        assert hits(faults, "wire") == 1
+
+
 def test_a_hit_that_cannot_be_written_down_has_no_effect(clock: StepClock, tmp_path: Path) -> None:
     """Else a rule that kills once would kill at each start while the disk is full."""
     faults, directory = Faults(clock), tmp_path / "data"

@@ -137,6 +137,18 @@ async def test_frames_under_a_latency_go_on_in_order_when_its_rule_ends(autojump
         assert one.to_broker.sends[2][0] - cleared_s == pytest.approx(0.1)
 
 
+async def test_the_slowest_of_two_throttles_counts(autojump_clock: MockClock) -> None:
+    async with relayed() as one:
+        began_s = trio.current_time()
+        one.set("throttle", bytesPerS=50_000)
+        one.set("throttle", bytesPerS=500)
+        one.client.send(LOOKUP)
+        await trio.sleep(10)
+        sizes = [len(data) for _, data in one.to_broker.sends]
+        assert max(sizes) == 10, "of a fiftieth of a second"
+        assert one.to_broker.sends[-1][0] - began_s == pytest.approx(sum(sizes[:-1]) / 500)
+
+
 async def test_a_black_hole_takes_the_frames_of_one_direction_until_it_is_cleared() -> None:
     async with relayed() as one:
         rule = one.set("black-hole", direction="in", command="PING")
