@@ -184,6 +184,7 @@ class VirtualClock:
         self._offset_ms = offset_ms
         self._reached_ms = reached_ms
         self._is_held = False
+        self._stands = False
         self._step_ms = 0
         self._alarms: list[tuple[int, int, Alarm]] = []
         self._alarm_number = 0
@@ -239,18 +240,25 @@ class VirtualClock:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Only `move_to` moves the clock meanwhile: what happens at a stop happens at one moment."""
+        """Only `move_to` moves the clock meanwhile: what happens at a stop happens at one moment. Afterwards
+        it ticks on, unless it is to `stand`.
+        """
         self.now_ms()
         self._is_held = True
         try:
             yield
         finally:
-            if self._is_held:
+            if self._is_held and not self._stands:
                 self.let_go(self.offset_ms)
+
+    def stand(self) -> None:
+        """Stay where the clock is held, until it is held and let go once more."""
+        assert self._is_held
+        self._stands = True
 
     def let_go(self, offset_ms: int) -> None:
         """End `held`, so far ahead of the machine's clock; it never goes back."""
-        self._is_held = False
+        self._is_held = self._stands = False
         self._step_ms = 0
         self._offset_ms = offset_ms
 

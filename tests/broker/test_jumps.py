@@ -96,6 +96,36 @@ async def test_a_move_whose_target_cannot_be_saved_has_moved_nothing(
         pass  # it had been let go
 
 
+async def test_a_clock_whose_place_cannot_be_saved_stands_still() -> None:
+    """It would go back to the target at a start after a kill, from where it had ticked on to."""
+    wall_ms = 1_800_000_000_000
+    is_full = True
+
+    async def begin(at_ms: int) -> None:
+        pass
+
+    async def end() -> int:
+        if is_full:
+            raise StorageError("full")
+        return clock.offset_ms
+
+    async def load() -> list[str]:
+        return []
+
+    clock = VirtualClock(wall_ms=lambda: wall_ms)
+    jumps = Jumps(clock, {}, NoRounds(), Saves(begin, end), load)  # type: ignore[arg-type]
+    for length_ms in (5000, 0):
+        with pytest.raises(StorageError, match="the clock stands still at 2027-.* full. Move it once more"):
+            await jumps.by(length_ms)
+        wall_ms += 60_000
+        assert clock.now_ms() == 1_800_000_005_000
+    is_full = False
+    await jumps.by(0)
+    assert clock.now_ms() == 1_800_000_005_000
+    wall_ms += 7
+    assert clock.now_ms() == 1_800_000_005_007
+
+
 class JustJoined:
     """A consumer whose first permits come after two looks."""
 

@@ -12,7 +12,7 @@ import trio
 
 from geminga.broker.jumps.next_events import lacks_room, name_of, next_event, subscriptions_of
 from geminga.clock import LAST_MS, VirtualClock
-from geminga.errors import Conflict
+from geminga.errors import Conflict, StorageError
 from geminga.events.recording import Record, unrecorded
 from geminga.units import time_text
 
@@ -186,7 +186,7 @@ class Jumps:
                 if has_begun:
                     self._tell(move, is_over=is_over)
                     with trio.CancelScope(shield=True):
-                        clock.let_go(await self._saves.end())
+                        await self._let_go()
         return Jump(
             from_ms=from_ms,
             to_ms=to_ms,
@@ -196,6 +196,19 @@ class Jumps:
             unacknowledged=list(move.unacknowledged),
             unfinished=clock.working(),
         )
+
+    async def _let_go(self) -> None:
+        """The clock ticks on once it is durable where it stands: a start would go back to the target else.
+        Raises StorageError, and lets the clock stand still.
+        """
+        try:
+            self._clock.let_go(await self._saves.end())
+        except StorageError as error:
+            self._clock.stand()
+            raise StorageError(
+                f"the clock stands still at {time_text(self._clock.now_ms())}, since that cannot be saved: "
+                f"{error}. Move it once more, also by 0 ms, when it can be"
+            ) from None
 
     async def _go(self, move: _Move) -> None:
         clock, rounds = self._clock, self._rounds
