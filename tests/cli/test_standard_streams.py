@@ -144,3 +144,17 @@ def test_a_command_whose_output_finds_no_space_says_so() -> None:
         )
     assert run.returncode == EXIT_OUTPUT_CLOSED
     assert run.stderr == b"geminga: standard output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("words", ["--help", "chaos list", "chaos show restarts", "topics --help"])
+def test_a_reader_that_has_seen_enough_is_no_error(words: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "wb") as gone:
+        run = subprocess.run(
+            [sys.executable, "-m", "geminga", *words.split()],
+            stdout=gone,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert (run.returncode, run.stderr) == (EXIT_OUTPUT_CLOSED, b"")

@@ -51,6 +51,8 @@ def run(kind: type[Parser], arguments: Sequence[str]) -> int:
     except InvalidScenario as error:
         print(f"geminga chaos {flags.action}: {error}", file=sys.stderr)
         return EXIT_USAGE
+    except BrokenPipeError:
+        raise  # only our own output is a pipe: main ends the program
     except OSError as error:
         print(f"geminga chaos {flags.action}: {_text_of(error)}", file=sys.stderr)
         return EXIT_FAILED
