@@ -1,0 +1,378 @@
+"""AVRO values into columns, all rows at once: for the schemas that most topics have.
+
+`column_decoder` says whether a pair of schemas is one of those: every type but recursive records, and
+unions of null and one type only. A field that is not asked for may be of any type. What is not
+supported here is decoded row by row, by fastavro; where both do it, they give the same values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from geminga.pipeline.columns.protobuf_columns import Bytes as Codes
+from geminga.pipeline.values.avro_cursor import DECLINED, LEFT_OVER, REASONS, Values
+from geminga.pipeline.values.avro_readers import (
+    Booleans,
+    Bytes,
+    Dates,
+    Decimals,
+    Default,
+    Enums,
+    Floats,
+    Integers,
+    Items,
+    Lists,
+    Maps,
+    Nulls,
+    Optional,
+    Reader,
+    Record,
+    Skip,
+    Times,
+    skip_all,
+    skip_enum,
+    skip_items,
+    skip_nothing,
+    skip_number,
+    skip_span,
+    skip_union,
+    skip_width,
+)
+from geminga.pipeline.values.avro_shapes import NAMED
+
+_WIDTHS = {"null": 0, "boolean": 1, "float": 4, "double": 8}
+_PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
+_UNITS_US = {"timestamp-millis": 1000, "timestamp-micros": 1}
+_PROMOTED = {"int": ("long", "float", "double"), "long": ("float", "double"), "float": ("double",),
+             "string": ("bytes",), "bytes": ("string",)}  # fmt: skip
+_NUMBERS = {"int": pa.int32(), "long": pa.int64(), "float": pa.float32(), "double": pa.float64()}
+_STEPS_MAX = 20_000
+"""Records that are twice in each other would take for ever to plan."""
+ROWS_MIN = 48
+"""With fewer rows, fastavro is faster: a step costs some microseconds, whatever it is for."""
+
+
+@dataclass
+class Decoded:
+    column: pa.Array
+    """Null where a value was null or is refused."""
+    codes: Codes
+    """Of each row: 0, or why it is refused."""
+
+    def reason(self, row: int) -> str:
+        return REASONS[int(self.codes[row])]
+
+
+@dataclass(frozen=True)
+class AvroColumn:
+    """Decodes values of one writer's schema into a column."""
+
+    kind: pa.DataType
+    reader: Reader
+
+    def __call__(self, raw: pa.BinaryArray, one_by_one: Callable[[pa.BinaryArray], pa.Array]) -> Decoded:
+        """`one_by_one` decodes the values that are left to it: long ones, unlike the rest."""
+        given = raw.drop_null() if raw.null_count else raw
+        values = Values(given)
+        cursor = values.cursor()
+        column = self.reader(cursor, None)
+        left = cursor.at < cursor.end
+        if left.any():
+            cursor.refuse(left, LEFT_OVER)
+        codes = values.codes
+        places = np.arange(len(given))
+        declined = np.flatnonzero(codes == DECLINED)
+        if declined.size:
+            alone = one_by_one(given.take(pa.array(declined)))
+            column = pa.concat_arrays([column, alone])
+            places[declined] = len(given) + np.arange(declined.size)
+            codes[declined] = 0
+        if not raw.null_count:
+            if declined.size or codes.any():
+                column = column.take(pa.array(places, mask=codes != 0))
+            return Decoded(column, codes)
+        valid = np.asarray(raw.is_valid())
+        of_rows, all_codes = np.zeros(len(raw), np.int64), np.zeros(len(raw), np.uint8)
+        of_rows[valid], all_codes[valid] = places, codes
+        return Decoded(column.take(pa.array(of_rows, mask=~valid | (all_codes != 0))), all_codes)
+
+
+def column_decoder(writer: Any, reader: Any, kind: pa.DataType) -> AvroColumn | None:
+    """Of two schemas that fastavro has parsed, and the type of the column that is asked for. None: these
+    are not supported.
+    """
+    try:
+        plan = _Plan(_named(writer, {}), _named(reader, {}))
+        return AvroColumn(kind, plan.read(writer, reader, kind))
+    except (_Unsupported, RecursionError):
+        return None
+
+
+class _Unsupported(Exception):
+    pass
+
+
+def _named(schema: Any, found: dict[str, Any]) -> dict[str, Any]:
+    """All named types in a schema, by their full names."""
+    if isinstance(schema, list):
+        for each in schema:
+            _named(each, found)
+    elif isinstance(schema, dict):
+        if schema["type"] in NAMED:
+            found[schema["name"]] = schema
+        for each in schema.get("fields", ()):
+            _named(each["type"], found)
+        for part in ("items", "values"):
+            if part in schema:
+                _named(schema[part], found)
+    return found
+
+
+@dataclass
+class _Plan:
+    writers: dict[str, Any]
+    readers: dict[str, Any]
+    _open: list[str] = field(default_factory=list)
+    """Records that are being planned: one in itself is not supported."""
+    _steps: int = 0
+
+    def _resolved(self, schema: Any, named: dict[str, Any]) -> Any:
+        """A union as a list, anything else as an object with a type."""
+        if isinstance(schema, list):
+            return schema
+        kind = schema["type"] if isinstance(schema, dict) else schema
+        if not isinstance(kind, str):
+            raise _Unsupported
+        self._steps += 1
+        if self._steps > _STEPS_MAX:
+            raise _Unsupported
+        if kind in _PRIMITIVES or kind in NAMED or kind in ("array", "map"):
+            return schema if isinstance(schema, dict) else {"type": kind}
+        if kind not in named:
+            raise _Unsupported
+        return named[kind]
+
+    def read(self, writer: Any, reader: Any, kind: pa.DataType) -> Reader:
+        writes, reads = self._resolved(writer, self.writers), self._resolved(reader, self.readers)
+        if isinstance(writes, list):
+            return self._union(writes, reads, kind)
+        reads = self._branch_for(writes, reads)
+        what = writes["type"]
+        if writes.get("logicalType") is not None or reads.get("logicalType") is not None:
+            return self._logical(writes, reads, kind)
+        if what in _PRIMITIVES:
+            return _primitive(what, reads["type"], kind)
+        if what == "record":
+            return self._record(writes, reads, kind)
+        if what == "enum":
+            if kind != pa.string() or not writes["symbols"]:
+                raise _Unsupported
+            known, default = frozenset(reads["symbols"]), reads.get("default") or None
+            symbols = tuple(each if each in known else default for each in writes["symbols"])
+            return Enums(kind, symbols)
+        if what == "fixed":
+            if kind != pa.binary():
+                raise _Unsupported
+            return Bytes(kind, width=int(writes["size"]))
+        if what == "array" and pa.types.is_list(kind):
+            return Lists(
+                kind, self._items(writes), self.read(writes["items"], reads["items"], kind.value_type)
+            )
+        if what == "map" and pa.types.is_map(kind) and kind.key_type == pa.string():
+            return Maps(
+                kind, self._items(writes), self.read(writes["values"], reads["values"], kind.item_type)
+            )
+        raise _Unsupported
+
+    def _matches(self, writes: Any, reads: Any) -> bool:
+        """Whether a type of the reader's takes what the writer's type has."""
+        what, wanted = writes["type"], reads["type"]
+        if what in _PRIMITIVES:
+            return bool(what == wanted or wanted in _PROMOTED.get(what, ()))
+        if what != wanted:
+            return False
+        if what not in NAMED:
+            return True
+        if what == "fixed" and writes["size"] != reads["size"]:
+            return False
+        name, aliases = writes["name"], reads.get("aliases", ())
+        last = name.rpartition(".")[2]
+        return bool(last == reads["name"].rpartition(".")[2] or name in aliases or last in aliases)
+
+    def _branch_for(self, writes: Any, reads: Any) -> Any:
+        if not isinstance(reads, list):
+            if not self._matches(writes, reads):
+                raise _Unsupported
+            return reads
+        branches = _null_and_one([self._resolved(each, self.readers) for each in reads])
+        for each in branches:
+            if self._matches(writes, each):
+                return each
+        raise _Unsupported
+
+    def _union(self, writes: list[Any], reads: Any, kind: pa.DataType) -> Reader:
+        branches = _null_and_one([self._resolved(each, self.writers) for each in writes])
+        taken = reads if isinstance(reads, list) else [reads]
+        has_null = any(self._resolved(each, self.readers) == {"type": "null"} for each in taken)
+        of_value = next((at for at, each in enumerate(branches) if each["type"] != "null"), None)
+        if of_value is None:
+            raise _Unsupported
+        inner = self.read(branches[of_value], reads, kind)
+        return Optional(inner, len(branches), of_value, kind, null_is_wrong=not has_null)
+
+    def _logical(self, writes: Any, reads: Any, kind: pa.DataType) -> Reader:
+        logical, other = writes.get("logicalType"), reads.get("logicalType")
+        pair = (writes["type"], logical), (reads["type"], other)
+        if pair[0] == pair[1] == ("int", "date") and kind == pa.date32():
+            return Dates(kind)
+        if {writes["type"], reads["type"]} == {"long"} and logical in _UNITS_US and other in _UNITS_US:
+            if pa.types.is_timestamp(kind) and kind.unit == "us" and kind.tz is not None:
+                return Times(kind, _UNITS_US[logical])
+        elif logical == other == "decimal" and writes["type"] == reads["type"]:
+            digits = writes.get("precision"), writes.get("scale", 0)
+            if digits != (reads.get("precision"), reads.get("scale", 0)) or not pa.types.is_decimal128(kind):
+                raise _Unsupported
+            if digits == (kind.precision, kind.scale):
+                return Decimals(kind, int(writes["size"]) if writes["type"] == "fixed" else None)
+        raise _Unsupported
+
+    def _record(self, writes: Any, reads: Any, kind: pa.DataType) -> Reader:
+        if not pa.types.is_struct(kind):
+            raise _Unsupported
+        self._enter(writes["name"])
+        wanted = {each.name: index for index, each in enumerate(kind)}
+        if len(wanted) < kind.num_fields:
+            raise _Unsupported
+        missing = {each["name"]: each for each in reads["fields"]}
+        aliased = {alias: each for each in reads["fields"] for alias in each.get("aliases", ())}
+        if not wanted.keys() <= missing.keys():
+            raise _Unsupported
+        steps: list[tuple[Reader, int] | Skip] = []
+        for each in writes["fields"]:
+            taken = missing.get(each["name"]) or aliased.get(each["name"])
+            if taken is None:
+                steps.append(self.skip(each["type"]))
+                continue
+            if missing.pop(taken["name"], None) is None:  # two of the writer's fields are one of the reader's
+                raise _Unsupported
+            index = wanted.get(taken["name"])
+            if index is None:
+                steps.append(self.skip(each["type"]))
+            else:
+                steps.append((self.read(each["type"], taken["type"], kind.field(index).type), index))
+        defaults = []
+        for name, each in missing.items():
+            if "default" not in each:
+                raise _Unsupported
+            if name in wanted:
+                of = kind.field(wanted[name]).type
+                defaults.append((self._default(each, of), wanted[name]))
+        self._open.pop()
+        return Record(kind, tuple(steps), tuple(defaults))
+
+    def _default(self, of: Any, kind: pa.DataType) -> Reader:
+        """Exactly what a row by row decoder would give the column."""
+        branches = of["type"] if isinstance(of["type"], list) else [of["type"]]
+        _null_and_one([self._resolved(each, self.readers) for each in branches])
+        try:
+            value = pa.array([of["default"]], kind)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            raise _Unsupported from None
+        return Default(value)
+
+    def _enter(self, name: str) -> None:
+        if name in self._open:
+            raise _Unsupported
+        self._open.append(name)
+
+    def skip(self, writer: Any) -> Skip:
+        writes = self._resolved(writer, self.writers)
+        if isinstance(writes, list):
+            return skip_union([self.skip(each) for each in writes])
+        what = writes["type"]
+        width = self._width(writes)
+        if width is not None:
+            return skip_nothing if width == 0 else skip_width(width)
+        if what in ("int", "long"):
+            return skip_number
+        if what in ("bytes", "string"):
+            return skip_span
+        if what == "enum" and writes["symbols"]:
+            return skip_enum(len(writes["symbols"]))
+        if what == "record":
+            self._enter(writes["name"])
+            found = skip_all([self.skip(each["type"]) for each in writes["fields"]])
+            self._open.pop()
+            return found
+        if what in ("array", "map"):
+            return skip_items(self._items(writes))
+        raise _Unsupported
+
+    def _items(self, writes: Any) -> Items:
+        part = writes["items"] if writes["type"] == "array" else writes["values"]
+        skip, width, smallest = self.skip(part), self._width(part), self._smallest(part)
+        if writes["type"] == "map":
+            skip, width, smallest = skip_all([skip_span, skip]), None, smallest + 1
+        return Items(skip, width, smallest, decline=not self._has_empty_items(part))
+
+    def _width(self, writer: Any) -> int | None:
+        """What every value takes; None: it varies."""
+        writes = self._resolved(writer, self.writers)
+        if isinstance(writes, list):
+            return None
+        if writes["type"] == "fixed":
+            return int(writes["size"])
+        if writes["type"] != "record":
+            return _WIDTHS.get(writes["type"])
+        self._enter(writes["name"])
+        widths = [self._width(each["type"]) for each in writes["fields"]]
+        self._open.pop()
+        known = [each for each in widths if each is not None]
+        return sum(known) if len(known) == len(widths) else None
+
+    def _smallest(self, writer: Any) -> int:
+        """What a value takes at least."""
+        writes = self._resolved(writer, self.writers)
+        if isinstance(writes, list) or writes["type"] != "record":
+            width = self._width(writes)
+            return 1 if width is None else width
+        return sum(self._smallest(each["type"]) for each in writes["fields"])
+
+    def _has_empty_items(self, writer: Any) -> bool:
+        """Whether there may be arrays in it whose items take no bytes; fastavro would count on and on."""
+        writes = self._resolved(writer, self.writers)
+        if isinstance(writes, list):
+            return any(self._has_empty_items(each) for each in writes)
+        if writes["type"] == "array":
+            return self._smallest(writes["items"]) == 0 or self._has_empty_items(writes["items"])
+        if writes["type"] == "map":
+            return self._has_empty_items(writes["values"])
+        return writes["type"] == "record" and any(
+            self._has_empty_items(each["type"]) for each in writes["fields"]
+        )
+
+
+def _null_and_one(branches: list[Any]) -> list[Any]:
+    values = [each for each in branches if isinstance(each, dict) and each["type"] != "null"]
+    if len(values) != 1 or len(branches) > 2 or not all(isinstance(each, dict) for each in branches):
+        raise _Unsupported
+    return branches
+
+
+def _primitive(what: str, wanted: str, kind: pa.DataType) -> Reader:
+    if what == "null" and kind == pa.null():
+        return Nulls(kind)
+    if what == "boolean" and kind == pa.bool_():
+        return Booleans()
+    if kind == _NUMBERS.get(wanted):
+        if what in ("int", "long"):
+            return Integers(kind, as_float=wanted in ("float", "double"))
+        return Floats(kind, from_float=what == "float")
+    if wanted in ("bytes", "string") and kind == (pa.binary() if wanted == "bytes" else pa.string()):
+        return Bytes(kind, is_text="string" in (what, wanted))
+    raise _Unsupported
