@@ -44,6 +44,7 @@ from geminga.pipeline.values.avro_readers import (
     skip_width,
 )
 from geminga.pipeline.values.avro_shapes import NAMED
+from geminga.pipeline.values.rules import OutOfRange
 
 _WIDTHS = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 _PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
@@ -102,12 +103,14 @@ class AvroColumn:
         return Decoded(column.take(pa.array(of_rows, mask=~valid | (all_codes != 0))), all_codes)
 
 
-def column_decoder(writer: Any, reader: Any, kind: pa.DataType) -> AvroColumn | None:
+def column_decoder(
+    writer: Any, reader: Any, kind: pa.DataType, out_of_range: OutOfRange = "clamp"
+) -> AvroColumn | None:
     """Of two schemas that fastavro has parsed, and the type of the column that is asked for. None: these
     are not supported.
     """
     try:
-        plan = _Plan(_named(writer, {}), _named(reader, {}))
+        plan = _Plan(_named(writer, {}), _named(reader, {}), out_of_range)
         return AvroColumn(kind, plan.read(writer, reader, kind))
     except (_Unsupported, RecursionError):
         return None
@@ -137,6 +140,7 @@ def _named(schema: Any, found: dict[str, Any]) -> dict[str, Any]:
 class _Plan:
     writers: dict[str, Any]
     readers: dict[str, Any]
+    out_of_range: OutOfRange
     _open: list[str] = field(default_factory=list)
     """Records that are being planned: one in itself is not supported."""
     _steps: int = 0
@@ -232,7 +236,7 @@ class _Plan:
             return Dates(kind)
         if {writes["type"], reads["type"]} == {"long"} and logical in _UNITS_US and other in _UNITS_US:
             if pa.types.is_timestamp(kind) and kind.unit == "us" and kind.tz is not None:
-                return Times(kind, _UNITS_US[logical])
+                return Times(kind, _UNITS_US[logical], self.out_of_range)
         elif logical == other == "decimal" and writes["type"] == reads["type"]:
             digits = writes.get("precision"), writes.get("scale", 0)
             if digits != (reads.get("precision"), reads.get("scale", 0)) or not pa.types.is_decimal128(kind):
@@ -279,8 +283,13 @@ class _Plan:
         """Exactly what a row by row decoder would give the column."""
         branches = of["type"] if isinstance(of["type"], list) else [of["type"]]
         _null_and_one([self._resolved(each, self.readers) for each in branches])
+        default = of["default"]
+        for each in branches:
+            logical = each.get("logicalType") if isinstance(each, dict) else None
+            if logical == "timestamp-millis" and default is not None:
+                default *= _UNITS_US[logical]
         try:
-            value = pa.array([of["default"]], kind)
+            value = pa.array([default], kind)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             raise _Unsupported from None
         return Default(value)

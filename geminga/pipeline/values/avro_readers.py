@@ -24,6 +24,7 @@ from geminga.pipeline.values.avro_cursor import (
     Flags,
     items,
 )
+from geminga.pipeline.values.rules import OutOfRange
 
 Skip = Callable[[Cursor], None]
 _INT64_MAX = (1 << 63) - 1
@@ -114,21 +115,21 @@ class Times:
 
     kind: pa.DataType
     unit_us: int
+    out_of_range: OutOfRange
 
     def __call__(self, cursor: Cursor, present: Flags | None) -> pa.Array:
-        return _plain(self.kind, self._micros(cursor), present)
-
-    def _micros(self, cursor: Cursor) -> Ints:
-        """What 64 bits do not hold is refused. This is the place for another rule."""
         values = cursor.longs()
         if self.unit_us == 1:
-            return values
-        beyond = np.abs(values) > _INT64_MAX // self.unit_us
-        beyond |= values == -_INT64_MAX - 1  # whose absolute value is itself
+            return _plain(self.kind, values, present)
+        greatest = _INT64_MAX // self.unit_us
+        beyond = (values > greatest) | (values < -greatest)
         if beyond.any():
-            cursor.refuse(beyond, TOO_LARGE)
-            values[beyond] = 0
-        return values * self.unit_us
+            if self.out_of_range == "error":
+                cursor.refuse(beyond, TOO_LARGE)
+            elif self.out_of_range == "null":
+                present = ~beyond if present is None else present & ~beyond
+            values = np.clip(values, -greatest, greatest)
+        return _plain(self.kind, values * self.unit_us, present)
 
 
 @dataclass(frozen=True)

@@ -183,31 +183,31 @@ def _with_logical(definition: Any, shape: Shape) -> Shape:
     return Shape(shape.kind, arrow, logical, shape.name)
 
 
-def readable_definition(definition: Any) -> Any:
+def readable_definition(definition: Any, *, times: bool) -> Any:
     """For the AVRO decoder: without logical types that have no column type (their plain values are kept), and
     with null for fields that may be null and have no default, so that older values without them are read.
 
-    Times and dates are left as the numbers that they are, since Python's own end with the year 9999; but not
-    in a union with a plain number, which could not be told from them.
+    Without `times`, times and dates are left as the numbers that they are; but not in a union with a plain
+    number, which could not be told from them.
     """
-    return _readable(definition, as_numbers=True)
+    return _readable(definition, times=times, is_time=times)
 
 
-def _readable(definition: Any, *, as_numbers: bool) -> Any:
+def _readable(definition: Any, *, times: bool, is_time: bool) -> Any:
     if isinstance(definition, list):
         numbers = [each for each in definition if _plain_kind(each) in ("int", "long")]
-        return [_readable(each, as_numbers=len(numbers) < 2) for each in definition]
+        return [_readable(each, times=times, is_time=times or len(numbers) > 1) for each in definition]
     if not isinstance(definition, dict):
         return definition
     kept = {
-        name: value if name in _NO_TYPES else _readable(value, as_numbers=True)
+        name: value if name in _NO_TYPES else _readable(value, times=times, is_time=times)
         for name, value in definition.items()
     }
     logical = kept.get("logicalType")
     if (
         logical is not None
         and not _is_decimal(kept)
-        and (as_numbers or (kept.get("type"), logical) not in _LOGICAL)
+        and (not is_time or (kept.get("type"), logical) not in _LOGICAL)
     ):
         del kept["logicalType"]
     if kept.get("type") == "record":

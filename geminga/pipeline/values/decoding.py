@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterator
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +16,10 @@ from geminga.pipeline.client.connection import Connection
 from geminga.pipeline.client.topics import full_name
 from geminga.pipeline.columns.batches import Messages, select
 from geminga.pipeline.columns.columns import VALUE, Values, decoded_keys, payloads, text
+from geminga.pipeline.columns.protobuf_columns import Ints
 from geminga.pipeline.errors import SET_RAW_VALUE, Access, Option
+from geminga.pipeline.values.avro_columns import ROWS_MIN, AvroColumn, column_decoder
+from geminga.pipeline.values.avro_cursor import LEFT_OVER, REASONS
 from geminga.pipeline.values.avro_shapes import (
     BadValue,
     SchemaMismatch,
@@ -54,6 +56,10 @@ _NOT_IN_COLUMNS = ("bytes", "fixed", "map", "null", "members", "logical")
 """What the compiled reader of JSON cannot do, or does in another way than the clients."""
 
 
+Versions = list[tuple[bytes | None, Ints]]
+"""The rows of each version of the schema; None: their entries name none."""
+
+
 class ValueDecoder:
     """Decodes the values of one topic into the wanted columns; schemas of older versions are fetched on
     sight.
@@ -75,7 +81,10 @@ class ValueDecoder:
         self._wanted = wanted if rules.mode == "failfast" else _with_all(wanted, self._makes)
         self._rules = rules
         self._corrupt = next((each for each in wanted if each.name == rules.corrupt_column), None)
-        self._versions: dict[tuple[bytes, int | None], Any] = {}
+        self._writers: dict[tuple[bytes, int | None], Readable] = {}
+        self._readers: dict[tuple[bytes, pa.DataType], tuple[Readable, Readable, Shape]] = {}
+        self._columns: dict[tuple[int, int], tuple[Readable, Readable, AvroColumn | None]] = {}
+        self._checked: set[bytes] = set()
         self._latest = schema.latest.get(str(full_name(topic).partitioned_name))
 
     @property
@@ -161,7 +170,7 @@ class ValueDecoder:
         wanted = {each.name: each.type for each in self._wanted}
         if schema.is_raw or self._wants_bytes(wanted):
             return {VALUE: raw}
-        versions = _Versions(messages)
+        versions = _by_version(messages)
         if schema.kind != _TYPE.Avro:
             self._check(versions)
         if schema.kind == _TYPE.KeyValue:
@@ -179,7 +188,11 @@ class ValueDecoder:
         return bool(wanted.get(VALUE) == pa.binary() and self._makes.get(VALUE) != pa.binary())
 
     def _pair(
-        self, messages: Messages, versions: _Versions, raw: pa.Array, wanted: dict[str, pa.DataType]
+        self,
+        messages: Messages,
+        versions: Versions,
+        raw: pa.Array,
+        wanted: dict[str, pa.DataType],
     ) -> dict[str, pa.Array]:
         key_schema, value_schema = self._schema.parts()
         if self._schema.separated:
@@ -199,7 +212,7 @@ class ValueDecoder:
         schema: TopicSchema,
         raw: pa.Array,
         kind: pa.DataType,
-        versions: _Versions,
+        versions: Versions,
         *,
         part: int | None = None,
     ) -> pa.Array:
@@ -215,53 +228,96 @@ class ValueDecoder:
         schema: TopicSchema,
         raw: pa.Array,
         kind: pa.DataType,
-        versions: _Versions,
+        versions: Versions,
         *,
         part: int | None = None,
     ) -> pa.Array:
         if schema.kind == _TYPE.Json:
             return json_values(raw, kind, shape_of(definition_of(schema)), self._rules.out_of_range)
-        return self._avro(schema, raw, kind, versions.of_row, part)
+        return self._avro(schema, raw, kind, versions, part)
 
     def _avro(
         self,
         schema: TopicSchema,
         raw: pa.Array,
         kind: pa.DataType,
-        version: Callable[[int], bytes | None],
+        versions: Versions,
         part: int | None = None,
+    ) -> pa.Array:
+        """`versions`: the rows of each."""
+        latest, reader, shape = self._reader(schema, kind)
+        parts = []
+        for version, rows in versions:
+            writer = self._writer(version, latest, part)
+            own = raw if len(versions) == 1 else raw.take(pa.array(rows))
+
+            def by_row(values: pa.Array, writer: Readable = writer) -> pa.Array:
+                return self._row_by_row(values, writer, reader, shape, kind)
+
+            found = self._columns_of(writer, reader, kind) if len(own) >= ROWS_MIN else None
+            if found is None:
+                parts.append(by_row(own))
+                continue
+            decoded = found(own, by_row)
+            if decoded.codes.any():
+                raise BadValue(decoded.reason(int(np.flatnonzero(decoded.codes)[0])))
+            parts.append(decoded.column)
+        if len(parts) == 1:
+            return parts[0]
+        order = np.argsort(np.concatenate([np.zeros(0, np.int64), *(rows for _, rows in versions)]))
+        return pa.concat_arrays(parts).take(pa.array(order)) if parts else pa.array([], kind)
+
+    def _reader(self, schema: TopicSchema, kind: pa.DataType) -> tuple[Readable, Readable, Shape]:
+        """What `schema` says, what to read of it for `kind`, and the shape of that."""
+        known = self._readers.get((schema.definition, kind))
+        if known is None:
+            latest = _readable(schema)
+            known = self._readers[schema.definition, kind] = (latest, *_narrowed(schema, latest, kind))
+        return known
+
+    def _columns_of(self, writer: Readable, reader: Readable, kind: pa.DataType) -> AvroColumn | None:
+        known = self._columns.get((id(writer), id(reader)))
+        if known is None:
+            if len(self._columns) >= _VERSIONS_MAX:
+                self._columns.clear()
+            found = column_decoder(writer.in_columns, reader.in_columns, kind, self._rules.out_of_range)
+            known = (writer, reader, found)  # both are kept, so that their ids are theirs
+            self._columns[id(writer), id(reader)] = known
+        return known[2]
+
+    def _row_by_row(
+        self, raw: pa.Array, writer: Readable, reader: Readable, shape: Shape, kind: pa.DataType
     ) -> pa.Array:
         import fastavro
 
-        latest = _readable(schema)
-        reader, shape = _narrowed(schema, latest, kind)
         change = from_avro(shape, self._rules.out_of_range)
         found: list[Any] = []
-        for row, payload in enumerate(raw.to_pylist()):
+        for payload in raw.to_pylist():
             if payload is None:
                 found.append(None)
                 continue
-            writer = self._writer(version(row), latest, part)
             data = io.BytesIO(payload)
             try:
-                value = fastavro.schemaless_reader(data, writer, reader, return_named_type=change is not None)
-                if data.tell() < len(payload):
-                    raise BadValue(f"{len(payload) - data.tell()} bytes are left behind the value")
+                value = fastavro.schemaless_reader(
+                    data, writer.by_row, reader.by_row, return_named_type=change is not None
+                )
                 found.append(value if change is None else change(value))
             except (*_BAD_AVRO, fastavro.read.SchemaResolutionError) as error:
                 raise BadValue(f"{type(error).__name__}: {error}") from None
+            if data.tell() != len(payload):
+                raise BadValue(REASONS[LEFT_OVER])
         return _array(found, kind)
 
-    def _writer(self, version: bytes | None, latest: Any, part: int | None) -> Any:
+    def _writer(self, version: bytes | None, latest: Readable, part: int | None) -> Readable:
         """The schema that a message, or this part of its pair, was written with."""
         if version is None:
             return latest
-        known = self._versions.get((version, part))
+        known = self._writers.get((version, part))
         if known is None:
             known = self._of_version(self._fetched(version), latest, part)
-            if len(self._versions) >= _VERSIONS_MAX:
-                self._versions.clear()
-            self._versions[version, part] = known
+            if len(self._writers) >= _VERSIONS_MAX:
+                self._writers.clear()
+            self._writers[version, part] = known
         return known
 
     def _fetched(self, version: bytes) -> TopicSchema:
@@ -280,18 +336,20 @@ class ValueDecoder:
             )
         return found
 
-    def _check(self, versions: _Versions) -> None:
-        for version in versions.distinct():
-            if version != self._latest and (version, None) not in self._versions:
-                self._versions[version, None] = self._fetched(version)
+    def _check(self, versions: Versions) -> None:
+        for version, _ in versions:
+            if version is not None and version != self._latest and version not in self._checked:
+                self._fetched(version)
+                self._checked.add(version)
 
-    def _of_version(self, schema: TopicSchema, latest: Any, part: int | None) -> Any:
+    def _of_version(self, schema: TopicSchema, latest: Readable, part: int | None) -> Readable:
         if part is not None:
             schema = schema.parts()[part]
         found = _readable(schema)
-        records = isinstance(found, dict) and isinstance(latest, dict)
-        if records and found["type"] == latest["type"] == "record":
-            found["name"] = latest["name"]  # a class that was renamed is still what the values are
+        for ours, its in zip(latest, found, strict=True):
+            records = isinstance(its, dict) and isinstance(ours, dict)
+            if records and its["type"] == ours["type"] == "record":
+                its["name"] = ours["name"]  # a class that was renamed is still what the values are
         return found
 
 
@@ -302,41 +360,44 @@ def _with_all(wanted: pa.Schema, makes: dict[str, pa.DataType]) -> pa.Schema:
     )
 
 
-class _Versions:
-    """Which version of the schema each message was written with; None: it does not say."""
-
-    def __init__(self, messages: Messages) -> None:
-        self._messages = messages
-        self._of_entry: dict[int, bytes | None] = {}
-
-    def of_row(self, row: int) -> bytes | None:
-        of = int(self._messages.entry[row])
-        if of not in self._of_entry:
-            entries = self._messages.entries
-            at, size = int(entries.schema_version.at[of]), int(entries.schema_version.size[of])
-            self._of_entry[of] = entries.data[at : at + size].tobytes() if at >= 0 else None
-        return self._of_entry[of]
-
-    def distinct(self) -> Iterator[bytes]:
-        """Each version once."""
-        entry = self._messages.entry
-        firsts = np.flatnonzero(np.diff(entry, prepend=-1))
-        yield from {version for row in firsts.tolist() if (version := self.of_row(row)) is not None}
+def _by_version(messages: Messages) -> Versions:
+    spans, data = messages.entries.schema_version, messages.entries.data
+    entries, of_row = np.unique(messages.entry, return_inverse=True)
+    numbers: dict[bytes | None, int] = {}
+    of_entry = np.zeros(len(entries), np.int64)
+    for index, (at, size) in enumerate(
+        zip(spans.at[entries].tolist(), spans.size[entries].tolist(), strict=True)
+    ):
+        version = data[at : at + size].tobytes() if at >= 0 else None
+        of_entry[index] = numbers.setdefault(version, len(numbers))
+    found = of_entry[of_row]
+    return [(version, np.flatnonzero(found == number)) for version, number in numbers.items()]
 
 
-def _readable(schema: TopicSchema) -> Any:
-    """Of an AVRO schema what its decoder takes. Raises `SchemaMismatch`."""
+class Readable(NamedTuple):
+    """An AVRO schema as its two decoders take it."""
+
+    in_columns: Any
+    by_row: Any
+    """For fastavro: times are the numbers that they are, since Python's own end with the year 9999."""
+
+
+def _readable(schema: TopicSchema) -> Readable:
+    """Raises `SchemaMismatch`."""
     from fastavro.schema import SchemaParseException, UnknownType, parse_schema
 
+    definition = definition_of(schema)
     try:
-        return parse_schema(readable_definition(definition_of(schema)))
+        return Readable(
+            *(parse_schema(readable_definition(definition, times=times)) for times in (True, False))
+        )
     except (SchemaParseException, UnknownType, *_BAD_AVRO) as error:
         raise SchemaMismatch(
             f"a schema that is not AVRO's ({type(error).__name__}: {error}); ", SET_RAW_VALUE, " to get bytes"
         ) from None
 
 
-def _narrowed(schema: TopicSchema, latest: Any, kind: pa.DataType) -> tuple[Any, Shape]:
+def _narrowed(schema: TopicSchema, latest: Readable, kind: pa.DataType) -> tuple[Readable, Shape]:
     """What to read of values: the fields that `kind` has, if they are records; others are skipped."""
     definition = definition_of(schema)
     shape = shape_of(definition)

@@ -14,12 +14,13 @@ from decimal import Decimal
 from typing import Any
 
 import fastavro
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from geminga.pipeline.errors import Access
 from geminga.pipeline.values.avro_shapes import SchemaMismatch, shape_of
-from geminga.pipeline.values.decoding import ValueDecoder, json_values
+from geminga.pipeline.values.decoding import ValueDecoder, _readable, json_values
 from geminga.pipeline.values.schemas import TopicSchema, value_fields
 from geminga.wire import pulsar_pb2 as pb
 
@@ -193,11 +194,11 @@ def decoded(definition: Any, values: list[bytes], *, of_version: Any = None) -> 
     decoder = ValueDecoder(Access("pulsar://nowhere"), "t", schema, pa.schema([]))
     if of_version is not None:
         older = TopicSchema(TYPE.Avro, json.dumps(of_version).encode())
-        decoder._versions[b"v", None] = decoder._of_version(older, None, None)
+        decoder._writers[b"v", None] = decoder._of_version(older, _readable(schema), None)
     kind = shape_of(definition).arrow
     version = None if of_version is None else b"v"
     found: list[Any] = decoder._avro(
-        schema, pa.array(values, pa.binary()), kind, lambda row: version
+        schema, pa.array(values, pa.binary()), kind, [(version, np.arange(len(values)))]
     ).to_pylist()
     return found
 

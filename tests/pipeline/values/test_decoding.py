@@ -9,11 +9,12 @@ import struct
 from typing import Any
 
 import fastavro
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from geminga.pipeline.values.avro_shapes import SchemaMismatch, shape_of
-from geminga.pipeline.values.decoding import json_values
+from geminga.pipeline.values.decoding import Readable, json_values
 from geminga.pipeline.values.primitive_values import primitives
 from geminga.pipeline.values.schemas import TopicSchema, value_fields
 from geminga.wire import pulsar_pb2 as pb
@@ -121,14 +122,14 @@ def test_avro_of_an_older_schema_is_resolved() -> None:
     decoder = ValueDecoder(
         Access("pulsar://nowhere"), "t", schema, pa.schema(list(value_fields(schema).items()))
     )
-    decoder._versions[b"v0", None] = fastavro.parse_schema(older)
+    decoder._writers[b"v0", None] = Readable(*[fastavro.parse_schema(older)] * 2)
     kind = pa.struct(list(value_fields(schema).items()))
     raw = pa.array([each.getvalue() for each in encoded], pa.binary())
-    found = decoder._avro(schema, raw, kind, lambda row: b"v0" if row == 0 else None).to_pylist()
+    found = decoder._avro(schema, raw, kind, [(b"v0", np.array([0])), (None, np.array([1]))]).to_pylist()
     assert [each["number"] for each in found] == [None, 7]
     assert found[0]["inner"] == {"x": b"y"}
     with pytest.raises(SchemaMismatch, match="SchemaResolutionError|EOFError"):
-        decoder._avro(schema, pa.array([b"\x00"], pa.binary()), kind, lambda row: None)
+        decoder._avro(schema, pa.array([b"\x00"], pa.binary()), kind, [(None, np.array([0]))])
 
 
 def test_a_pair_has_two_schemas() -> None:
