@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from geminga.pipeline.errors import PipelineError
+from geminga.pipeline.values.avro_encoding import ROWS_MIN, encoded_records
 
 RECORD_NAME = "topLevelRecord"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -100,7 +101,14 @@ def _decimal_bytes(digits: int) -> int:
 
 
 def avro_rows(batch: pa.RecordBatch, definition: Any) -> pa.BinaryArray:
-    """Each row as a record of the definition. Raises `BadColumns` for a row that it does not allow."""
+    """Each row as a record of the definition, which is that of the columns. Raises `BadColumns` for a row
+    that it does not allow.
+    """
+    found = encoded_records(batch) if batch.num_rows >= ROWS_MIN else None
+    return _avro_row_by_row(batch, definition) if found is None else found
+
+
+def _avro_row_by_row(batch: pa.RecordBatch, definition: Any) -> pa.BinaryArray:
     import fastavro
 
     parsed = fastavro.parse_schema(definition)
