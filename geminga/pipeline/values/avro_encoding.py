@@ -171,8 +171,8 @@ def _nested_parts(column: pa.Array) -> list[_Part]:
     sizes = np.diff(bounds)
     if is_map:
         keys, values = column.keys.slice(first, count), column.items.slice(first, count)
-        if int(sizes.max(initial=0)) > 1:
-            _refuse_keys_twice(keys, sizes)
+        if has_a_key_twice(keys, sizes):
+            raise _NotInColumns
         parts = [*_parts(keys, False), *_parts(values, kind.item_field.nullable)]
     else:
         parts = _parts(column.values.slice(first, count), kind.value_field.nullable)
@@ -189,12 +189,14 @@ def _nested_parts(column: pa.Array) -> list[_Part]:
     return [_Table(head.bytes, np.where(sizes == 0, 0, heads)), body, end]
 
 
-def _refuse_keys_twice(keys: pa.Array, sizes: Ints) -> None:
+def has_a_key_twice(keys: pa.Array, sizes: Ints) -> bool:
+    """Whether any map has one; `sizes`: how many of the keys are of each map."""
+    if int(sizes.max(initial=0)) < 2:
+        return False
     known = keys.dictionary_encode()
     rows = np.repeat(np.arange(len(sizes)), sizes)
     codes = rows * len(known.dictionary) + np.asarray(known.indices, np.int64)
-    if len(np.unique(codes)) < len(codes):
-        raise _NotInColumns
+    return len(np.unique(codes)) < len(codes)
 
 
 def _joined(parts: list[_Part], count: int) -> pa.BinaryArray:

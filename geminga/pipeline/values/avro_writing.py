@@ -1,14 +1,9 @@
-"""Columns as the values of records: an AVRO definition as the JVM connector makes it, rows in AVRO or JSON.
-Pure.
-"""
+"""Columns as AVRO records: the definition that the JVM connector makes of them, and their rows. Pure."""
 
 from __future__ import annotations
 
-import base64
 import io
-import json
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -121,49 +116,3 @@ def _avro_row_by_row(batch: pa.RecordBatch, definition: Any) -> pa.BinaryArray:
     except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise BadColumns(f"a row is no record of the schema: {error}") from None
     return pa.array(found, pa.binary())
-
-
-def json_rows(batch: pa.RecordBatch) -> pa.BinaryArray:
-    """Each row as a JSON object: bytes in base64, times as ISO 8601, fields that are null with null."""
-    text = _json_struct(list(batch.schema))
-    rows = batch.to_pylist(maps_as_pydicts="strict")
-    return pa.array([text(row).encode() for row in rows], pa.binary())
-
-
-def _json_struct(fields: list[pa.Field]) -> Callable[[Any], str]:
-    parts = [(field.name, json.dumps(field.name), _json(field.type)) for field in fields]
-    return lambda row: "{" + ",".join(f"{key}:{part(row[name])}" for name, key, part in parts) + "}"
-
-
-def _json(kind: pa.DataType) -> Callable[[Any], str]:
-    plain = _json_not_null(kind)
-    return lambda value: "null" if value is None else plain(value)
-
-
-def _json_not_null(kind: pa.DataType) -> Callable[[Any], str]:
-    if pa.types.is_struct(kind):
-        return _json_struct(list(kind))
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        item = _json(kind.value_type)
-        return lambda value: "[" + ",".join(map(item, value)) + "]"
-    if pa.types.is_map(kind):
-        each = _json(kind.item_type)
-        return lambda value: (
-            "{" + ",".join(f"{json.dumps(key)}:{each(one)}" for key, one in value.items()) + "}"
-        )
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return lambda value: json.dumps(base64.b64encode(value).decode())
-    if pa.types.is_decimal(kind):
-        return lambda value: format(value, "f")
-    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        return lambda value: json.dumps(value.isoformat())
-    if pa.types.is_floating(kind):
-        return _json_float
-    return lambda value: json.dumps(value, ensure_ascii=False)
-
-
-def _json_float(value: float) -> str:
-    """What JSON has no number for as text, as Jackson does."""
-    if value != value:
-        return '"NaN"'
-    return json.dumps(value) if abs(value) != float("inf") else f'"{"-" if value < 0 else ""}Infinity"'

@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from geminga.pipeline.columns.columns import VALUE
 from geminga.pipeline.values.avro_shapes import TIME
-from geminga.pipeline.values.avro_writing import BadColumns, avro_rows, json_rows, record_definition
+from geminga.pipeline.values.avro_writing import BadColumns, avro_rows, record_definition
+from geminga.pipeline.values.json_writing import json_rows
 from geminga.pipeline.values.primitive_values import encoded_primitives
 from geminga.pipeline.values.row_columns import READ_ONLY_COLUMNS, WRITTEN_COLUMNS
 from geminga.wire import pulsar_pb2 as pb

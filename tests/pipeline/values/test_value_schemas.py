@@ -22,8 +22,9 @@ from geminga.pipeline.errors import PipelineError
 from geminga.pipeline.topics.planning import plan_batch
 from geminga.pipeline.topics.rows import read_range
 from geminga.pipeline.values.avro_shapes import TIME, shape_of
-from geminga.pipeline.values.avro_writing import BadColumns, avro_rows, json_rows, record_definition
+from geminga.pipeline.values.avro_writing import BadColumns, avro_rows, record_definition
 from geminga.pipeline.values.decoding import ValueDecoder, json_values
+from geminga.pipeline.values.json_writing import json_rows
 from geminga.pipeline.values.schemas import schema_of, value_fields
 from geminga.pipeline.values.value_encoding import value_encoder
 from geminga.pipeline.writing.task_writer import Task, TaskWriter

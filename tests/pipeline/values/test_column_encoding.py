@@ -12,6 +12,7 @@ import pytest
 
 from geminga.pipeline.values.avro_encoding import encoded_records
 from geminga.pipeline.values.avro_writing import BadColumns, _avro_row_by_row, avro_rows, record_definition
+from geminga.pipeline.values.json_writing import _json_struct, json_rows
 
 SIMPLE: tuple[pa.DataType, ...] = (
     *(pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.date32()),
@@ -62,7 +63,7 @@ class Columns:
             unscaled = source.choice((0, 1, -1, most, -most, source.randrange(-most, most + 1)))
             return Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -kind.scale))
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-            return source.choice(("", "a", "grün\n", "😀" * 40, "x" * 20_000))
+            return source.choice(("", "a", "grün\n", "😀" * 40, "x" * 9000))
         if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
             return source.randbytes(source.choice((0, 1, 63, 64, 300)))
         count = source.choice((0, 1, 3, 70))
@@ -84,6 +85,31 @@ def test_bytes_are_those_of_fastavro(seed: int) -> None:
         assert found is not None
         found.validate(full=True)
         assert found.to_pylist() == _avro_row_by_row(batch, record_definition(schema)).to_pylist()
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_json_is_that_of_the_encoder_of_rows(seed: int) -> None:
+    made = Columns(seed)
+    schema = pa.schema([made.field(f"c{n}", 2) for n in range(made.random.randrange(1, 5))])
+    rows = [{field.name: made.value(field) for field in schema} for _ in range(20)]
+    whole = pa.RecordBatch.from_pylist(rows * 2, schema=schema)
+    text = _json_struct(list(schema))
+    for batch in (whole, whole.slice(3, 33), whole.slice(7, 5), whole.slice(7, 0)):
+        expected = [text(row) for row in batch.to_pylist(maps_as_pydicts="strict")]
+        found = json_rows(batch)
+        found.validate(full=True)
+        assert [each.decode() for each in found.to_pylist()] == expected
+
+
+def test_numbers_and_texts_in_json_are_as_python_writes_them() -> None:
+    source = random.Random(3)
+    floats = [source.uniform(-1, 1) * 10.0 ** source.randrange(-12, 20) for _ in range(3000)]
+    floats += [float(round(each)) for each in floats] + [1e-4, 1e9, 999_999_999.9, 9.999e-5, 123_456.7]
+    texts = [chr(each) for each in (*range(0x300), 0x2028, 0xFFFF, 0x1F600)] * 8
+    batch = pa.RecordBatch.from_pydict({"f": floats[:6000], "t": texts[:6000]})
+    text = _json_struct(list(batch.schema))
+    found = [each.decode() for each in json_rows(batch).to_pylist()]
+    assert found == [text(row) for row in batch.to_pylist()]
 
 
 def test_what_a_null_has_below_it_is_not_written() -> None:
