@@ -7,10 +7,10 @@ import json
 from decimal import Decimal
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.json
 
 from geminga.pipeline.client.connection import Connection
 from geminga.pipeline.client.topics import full_name
@@ -27,6 +27,7 @@ from geminga.pipeline.values.avro_shapes import (
     readable_definition,
     shape_of,
 )
+from geminga.pipeline.values.json_columns import json_records, parsed
 from geminga.pipeline.values.primitive_values import primitives
 from geminga.pipeline.values.rules import DEFAULT_RULES, OutOfRange, ValueRules
 from geminga.pipeline.values.schemas import (
@@ -52,8 +53,6 @@ _BAD_AVRO = (
     ArithmeticError,
     RecursionError,
 )
-_NOT_IN_COLUMNS = ("bytes", "fixed", "map", "null", "members", "logical")
-"""What the compiled reader of JSON cannot do, or does in another way than the clients."""
 
 
 Versions = list[tuple[bytes | None, Ints]]
@@ -425,8 +424,8 @@ def json_values(
     raw: pa.BinaryArray, kind: pa.DataType, shape: Shape | None = None, out_of_range: OutOfRange = "clamp"
 ) -> pa.Array:
     """Records by compiled code; whatever that refuses, one by one, as `shape` says. Raises `BadValue`."""
-    if pa.types.is_struct(kind) and len(raw) and (shape is None or not shape.any(*_NOT_IN_COLUMNS)):
-        found = _json_records(raw, kind)
+    if pa.types.is_struct(kind):
+        found = json_records(raw, kind, shape)
         if found is not None and (shape is None or not _may_lack_defaults(found, shape)):
             return found
     change, parse_float = (
@@ -435,8 +434,7 @@ def json_values(
     values = []
     for payload in raw.to_pylist():
         try:
-            parsed = None if payload is None else json.loads(payload, parse_float=parse_float)
-            values.append(change(parsed))
+            values.append(change(None if payload is None else _parsed(payload, parse_float)))
         except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
             raise BadValue(f"it is not JSON of its schema ({error})") from None
     return _array(values, kind)
@@ -460,26 +458,11 @@ def _may_lack_defaults(values: pa.Array, shape: Shape) -> bool:
     return False
 
 
-def _json_records(raw: pa.BinaryArray, kind: pa.StructType) -> pa.Array | None:
-    """None: not possible. Each value has to be one object, or lines would not be values."""
-    if raw.null_count or not pc.all(pc.and_(pc.starts_with(raw, b"{"), pc.ends_with(raw, b"}"))).as_py():
-        return None
+def _parsed(payload: bytes, parse_float: type[float | Decimal]) -> Any:
     try:
-        table = pa.json.read_json(
-            io.BytesIO(b"\n".join(raw.to_pylist())),
-            parse_options=pa.json.ParseOptions(
-                explicit_schema=pa.schema(list(kind)),
-                newlines_in_values=True,
-                unexpected_field_behavior="ignore",
-            ),
-            read_options=pa.json.ReadOptions(use_threads=False, block_size=1 << 30),
-        )
-    except pa.ArrowException:
-        return None
-    if table.num_rows != len(raw) or not kind.num_fields:
-        return None
-    arrays = [table.column(each.name).combine_chunks() for each in kind]
-    return pa.StructArray.from_arrays(arrays, fields=list(kind))
+        return parsed(payload, exact=parse_float is Decimal)
+    except msgspec.DecodeError:
+        return json.loads(payload, parse_float=parse_float)
 
 
 def _split_pairs(raw: pa.BinaryArray) -> tuple[pa.BinaryArray, pa.BinaryArray]:

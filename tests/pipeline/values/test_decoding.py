@@ -18,6 +18,7 @@ from geminga.pipeline.values.decoding import Readable, json_values
 from geminga.pipeline.values.primitive_values import primitives
 from geminga.pipeline.values.schemas import TopicSchema, value_fields
 from geminga.wire import pulsar_pb2 as pb
+from tests.pipeline.values.avro_subset import in_numbers
 
 TYPE = pb.Schema.Type
 INNER = {"type": "record", "name": "In", "fields": [{"name": "x", "type": "bytes"}]}
@@ -143,3 +144,53 @@ def test_a_pair_has_two_schemas() -> None:
     assert list(fields) == ["key", "value"]
     assert fields["key"] == pa.int32()
     assert fields["value"].num_fields == 6
+
+
+def times_in_json(kind: Any, *values: str) -> list[Any]:
+    """In one column, and each in a column of its own, which is not read by rows of another form."""
+    definition = {"type": "record", "name": "R", "fields": [{"name": "f", "type": ["null", kind]}]}
+    shape = shape_of(definition)
+    docs = [f'{{"f": {value}}}'.encode() for value in values]
+    together = in_numbers(json_values(pa.array(docs, pa.binary()), shape.arrow, shape))
+    alone = [in_numbers(json_values(pa.array([doc]), shape.arrow, shape)) for doc in docs]
+    assert [[each] for each in together] == alone
+    return [row["f"] for row in together]
+
+
+def test_times_in_json_are_read_in_columns_as_row_by_row() -> None:
+    texts = [
+        *('"2023-11-14T22:13:20.001+00:00"', '"2023-11-14T22:13:20.001Z"', '"2023-11-15T00:13:20.001+02:00"'),
+        *('"2023-11-14T22:13:20.001"', "null", '"20231114T221320.001Z"'),
+    ]
+    when = 1_700_000_000_001_000
+    for unit, number in (("millis", "1700000000001"), ("micros", "1700000000001000")):
+        kind = {"type": "long", "logicalType": f"timestamp-{unit}"}
+        assert times_in_json(kind, *texts[:5]) == [when] * 4 + [None]
+        assert times_in_json(kind, *texts, number) == [when] * 4 + [None, when, when]
+        assert times_in_json(kind, "null", number, f"{number}.0") == [None, when, when]
+        assert times_in_json(kind, number, "null", number) == [when, None, when]
+        factor = 1000 if unit == "millis" else 1
+        assert times_in_json(kind, "253402300800000", number) == [253402300800000 * factor, when]
+        last = (2**63 - 1) // factor * factor
+        assert times_in_json(kind, "9223372036854775807", number) == [last, when]
+        with pytest.raises(SchemaMismatch):
+            times_in_json(kind, '"0000-01-01T00:00:00Z"')
+    day = {"type": "int", "logicalType": "date"}
+    assert times_in_json(day, '"2024-05-06"', "null", '"0001-01-01"') == [
+        19_849,
+        None,
+        -719_162,
+    ]
+    assert times_in_json(day, "19849", '"2024-05-06"', '"20240506"', "2932897") == [*[19_849] * 3, 2_932_897]
+    with pytest.raises(SchemaMismatch):
+        times_in_json(day, "2147483648")
+
+
+def test_json_that_one_parser_refuses_is_left_to_the_other() -> None:
+    shape = shape_of({"type": "record", "name": "R", "fields": [{"name": "m", "type": {"type": "map",
+                      "values": "double"}}]})  # fmt: skip
+    raw = pa.array([b'{"m": {"a": 1e400, "b": 2, "c": 0.1}}', b'\xef\xbb\xbf{"m": {}}', b'{"m": {"a": NaN}}'])
+    first, second, third = json_values(raw, shape.arrow, shape).to_pylist()
+    assert first == {"m": [("a", float("inf")), ("b", 2.0), ("c", 0.1)]}
+    assert second == {"m": []}
+    assert third["m"][0][1] != third["m"][0][1]
