@@ -42,6 +42,8 @@ _NO_END = 1 << 62
 """Of a parked row."""
 _EMPTY_ITEMS_MAX = 1024
 """Of one value, if they take no bytes: their number is otherwise bounded by nothing."""
+_ALL_EMPTY_ITEMS_MAX = 1 << 22
+"""Of all values in a batch."""
 _NO_ROWS: Ints = np.zeros(0, np.int64)
 
 
@@ -240,6 +242,8 @@ class Cursor:
         np.add.at(values.empty_items, np.arange(len(self)) if self.row is None else self.row, counted)
         so_far = values.empty_items if self.row is None else values.empty_items[self.row]
         many |= so_far > _EMPTY_ITEMS_MAX
+        before = int(values.empty_items.sum()) - int(counted.sum())
+        many |= (counted > 0) & (before + np.cumsum(counted) > _ALL_EMPTY_ITEMS_MAX)
         if many.any():
             self.refuse(many, TOO_MANY)
             count[many] = 0
@@ -256,8 +260,11 @@ def items(
     rows: Ints = np.arange(len(cursor))
     counts = np.zeros(len(cursor), np.int64)
     open_rows, at, number = [_NO_ROWS], [_NO_ROWS], [_NO_ROWS]
-    block = cursor.take(rows)
+    block, blocks = cursor.take(rows), 0
     while rows.size:
+        blocks += 1
+        if decline and blocks > _MANY_STEPS and rows.size <= _FEW_ROWS:
+            block.refuse(np.ones(len(block), np.bool_), DECLINED)
         count = _block_count(block, smallest)
         ended = count == 0
         cursor.at[rows[ended]] = block.at[ended]
@@ -310,7 +317,8 @@ def _block_count(block: Cursor, smallest: int) -> Ints:
     return count
 
 
-_FEW_ROWS, _MANY_STEPS = 12, 48
+_FEW_ROWS, _MANY_STEPS = 256, 48
+"""A step costs as much as decoding so many items one by one."""
 
 
 def _steps(

@@ -152,6 +152,22 @@ def test_a_long_array_among_short_ones() -> None:
     assert found.column.to_pylist() == values
 
 
+def test_a_batch_has_so_many_items_of_nothing_at_most() -> None:
+    schema = record({"type": "array", "items": "null"})
+    row = encoded(schema, [{"f0": [None] * 1024}])[0]
+    found = pair(schema, schema).columns(pa.array([row] * 5000, pa.binary()))
+    assert found.codes.tolist() == [0] * 4096 + [TOO_MANY] * 904
+
+
+def test_an_array_in_many_blocks_is_what_it_is_in_one() -> None:
+    schema = record({"type": "array", "items": "string"}, "int")
+    rows = [b"\x00\x02"] * 60
+    rows[5] = b"\x02\x02x" * 5000 + b"\x00\x04"
+    found = pair(schema, schema).columns(pa.array(rows, pa.binary())).column.to_pylist()
+    assert found[5] == {"f0": ["x"] * 5000, "f1": 2}
+    assert found[:5] + found[6:] == [{"f0": [], "f1": 1}] * 59
+
+
 def test_blocks_may_have_their_size() -> None:
     schema = record({"type": "array", "items": "int"}, {"type": "map", "values": "int"}, "int")
     rows = [b"\x03\x04\x02\x04\x02\x06\x00" + b"\x01\x06\x02a\x02\x00" + b"\x0a", b"\x00\x00\x00"]
