@@ -16,7 +16,7 @@ from geminga.cli.main import main
 from geminga.pipeline.columns.columns import ColumnMaker, column_names
 from geminga.pipeline.topics.options import parse_options
 from geminga.pipeline.topics.planning import plan_batch
-from geminga.pipeline.topics.reading import Range
+from geminga.pipeline.topics.ranges import Range
 from geminga.pipeline.topics.rows import read_range
 from geminga.pipeline.topics.streaming import Offsets, StreamPlan
 from geminga.pipeline.writing.task_writer import Task, TaskWriter, Written

@@ -13,7 +13,7 @@ from geminga.pipeline.arrow.table import chosen_schema, range_batches, table_sch
 from geminga.pipeline.errors import BadOption
 from geminga.pipeline.topics.options import Options, parse_options
 from geminga.pipeline.topics.planning import plan_batch
-from geminga.pipeline.topics.reading import Range
+from geminga.pipeline.topics.ranges import Range
 from geminga.pipeline.values.schemas import TopicSchema
 
 Start = str | Mapping[str, str]

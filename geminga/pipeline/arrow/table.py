@@ -11,7 +11,7 @@ from geminga.pipeline.columns.columns import METADATA_COLUMNS, MORE_COLUMNS, VAL
 from geminga.pipeline.errors import SET_RAW_VALUE, BadOption
 from geminga.pipeline.topics.options import Options
 from geminga.pipeline.topics.planning import partitions, topics_of
-from geminga.pipeline.topics.reading import Range
+from geminga.pipeline.topics.ranges import Range
 from geminga.pipeline.topics.rows import read_range
 from geminga.pipeline.values.avro_shapes import SchemaMismatch
 from geminga.pipeline.values.decoding import ValueDecoder

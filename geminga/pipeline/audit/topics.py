@@ -31,7 +31,7 @@ from geminga.pipeline.client.connection import Connection
 from geminga.pipeline.columns.columns import VALUE, ColumnMaker
 from geminga.pipeline.topics.options import Options, parse_options
 from geminga.pipeline.topics.planning import narrowed, plan_batch
-from geminga.pipeline.topics.reading import Range
+from geminga.pipeline.topics.ranges import Range
 from geminga.pipeline.topics.rows import read_range
 from geminga.pipeline.values.avro_shapes import SchemaMismatch
 from geminga.pipeline.values.decoding import ValueDecoder, json_values

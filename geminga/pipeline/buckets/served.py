@@ -32,7 +32,8 @@ from geminga.pipeline.columns.message_id import MessageId
 from geminga.pipeline.errors import Access, AdminRefused, PipelineError
 from geminga.pipeline.topics.options import Options
 from geminga.pipeline.topics.planning import plan_batch
-from geminga.pipeline.topics.reading import EntryReader, Range
+from geminga.pipeline.topics.ranges import Range
+from geminga.pipeline.topics.reading import EntryReader
 from geminga.tracker.format.bucket_bundle_format import (
     BUCKETS_MAX,
     BUNDLE_BYTES_MAX,

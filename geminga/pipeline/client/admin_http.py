@@ -16,12 +16,14 @@ from urllib.parse import urlsplit
 from geminga.client.admin import reason_of, topic_path
 from geminga.names import TopicName
 from geminga.pipeline.client.connection import tls_context
-from geminga.pipeline.client.topics import Ledger
+from geminga.pipeline.client.topics import Added, Ledger
 from geminga.pipeline.errors import ADMIN_URL, Access, AdminRefused, PipelineError
 
 HTTP_SECONDS = 10.0
 CONNECTIONS_MAX = 8
 _REDIRECTS_MAX = 5
+_LOOKS_MAX = 5
+"""At counters that belong together, until two looks agree."""
 
 
 def get_json(access: Access, admin_url: str, path: str) -> Any:
@@ -141,13 +143,42 @@ def _connection(
 
 def ledgers_of(access: Access, admin_url: str, topic: str) -> list[Ledger]:
     """The ledgers of a topic (a single partition), in order, the one being written too."""
-    stats = get_json(access, admin_url, f"{topic_path(TopicName.parse(topic))}/internalStats")
+    return _ledgers(_internal_stats(access, admin_url, topic))
+
+
+def _internal_stats(access: Access, admin_url: str, topic: str) -> Any:
+    return get_json(access, admin_url, f"{topic_path(TopicName.parse(topic))}/internalStats")
+
+
+def _ledgers(stats: Any) -> list[Ledger]:
     found = [Ledger(int(one["ledgerId"]), int(one["entries"]), int(one["size"])) for one in stats["ledgers"]]
     if found and found[-1].entries == 0:
         found[-1] = Ledger(
             found[-1].ledger_id, int(stats["currentLedgerEntries"]), int(stats["currentLedgerSize"])
         )
     return found
+
+
+def added_of(access: Access, admin_url: str, topic: str) -> Added | None:
+    """What is left of a topic, and how much was added to it. None: too much is added meanwhile to tell."""
+    before: Added | None = None
+    for _ in range(_LOOKS_MAX):
+        stats = _internal_stats(access, admin_url, topic)
+        found = Added(int(stats["entriesAddedCounter"]), tuple(_ledgers(stats)))
+        # A broker reads its counters one after the other, and messages come in between.
+        if before is not None and found.begins_as(before):
+            return found
+        before = found
+    return None
+
+
+def added_of_all(access: Access, admin_url: str, topics: Sequence[str]) -> dict[str, Added | None]:
+    """For each topic, several asked for at once. Raises `PipelineError`."""
+    if not topics:
+        return {}
+    with ThreadPoolExecutor(min(CONNECTIONS_MAX, len(topics))) as threads:
+        found = threads.map(lambda topic: added_of(access, admin_url, topic), topics)
+        return dict(zip(topics, found, strict=True))
 
 
 def ledgers_of_all(access: Access, admin_url: str, topics: Sequence[str]) -> dict[str, list[Ledger]]:

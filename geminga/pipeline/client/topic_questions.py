@@ -103,6 +103,10 @@ class TopicQuestions:
             found[topic] = Last(None if message_id.entry_id < 0 else message_id)
         return found
 
+    def load_of(self, topic: str) -> object | None:
+        """The same object as long as a broker has the topic loaded. None: not known until `lasts` asks."""
+        return self._readers[topic] if self._has_reader(topic) else None
+
     def last_before(self, asked: Sequence[tuple[str, int]]) -> list[tuple[int, int]]:
         """For each topic and ledger, the last entry that comes before the ledger: the length of the
         ledger before it, without reading anything. Entry id -1: nothing is before it. Raises `PipelineError`.

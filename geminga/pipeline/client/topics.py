@@ -42,6 +42,28 @@ class Ledger(NamedTuple):
     size_bytes: int = 0
 
 
+class Added(NamedTuple):
+    """The ledgers of a topic at one moment, in order, and how many entries were added since it was loaded."""
+
+    entries: int
+    ledgers: tuple[Ledger, ...]
+
+    def before(self, ledger_id: int) -> int | None:
+        """How many were added before the ledger began, negative if it began before the topic was loaded.
+        None: the ledger is not there.
+        """
+        if all(ledger.ledger_id != ledger_id for ledger in self.ledgers):
+            return None
+        return self.entries - sum(each.entries for each in self.ledgers if each.ledger_id >= ledger_id)
+
+    def begins_as(self, other: Added) -> bool:
+        """Whether both say the same of the ledger that is written to."""
+        if not self.ledgers:
+            return False
+        last = self.ledgers[-1].ledger_id
+        return self.before(last) == other.before(last)
+
+
 def partitions_of(connection: Asks, topic: str, *, create: bool = False) -> list[str]:
     """The topics to read or write for `topic`: its partitions, or itself. Raises `TopicMissing`."""
     name = full_name(topic)

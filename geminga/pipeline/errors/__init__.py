@@ -45,6 +45,7 @@ ADMIN_URL = Option("admin.url")
 TOPICS_PATTERN = Option("topicsPattern")
 SET_RAW_VALUE = Option("rawValue", "true", "set")
 ALLOW_LOSS = Option("failOnDataLoss", "false", "Set")
+WARN_OF_UNKNOWN_END = Option("unknownLedgerEnd", "warn", "Set")
 Part: TypeAlias = "str | Option | PipelineError"
 
 

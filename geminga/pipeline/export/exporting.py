@@ -16,7 +16,7 @@ from geminga.pipeline.files.files import Files
 from geminga.pipeline.files.locations import without_settings
 from geminga.pipeline.topics.options import Options, TopicChoice, parse_options
 from geminga.pipeline.topics.planning import narrowed
-from geminga.pipeline.topics.reading import Range
+from geminga.pipeline.topics.ranges import Range
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from geminga.pipeline.files.files import Files, NotThere
 from geminga.pipeline.files.locations import join
 from geminga.pipeline.topics.options import Options, TopicChoice
 from geminga.pipeline.topics.planning import cut_range, partitions, topics_of
-from geminga.pipeline.topics.reading import Range
+from geminga.pipeline.topics.ranges import Range
 from geminga.pipeline.topics.rows import EncryptedEntry, read_range
 from geminga.pipeline.values.schemas import TopicSchema, fetch_versions
 
@@ -93,7 +93,15 @@ def _range(options: Options, topic: str, start: MessageId, last: Last) -> Range:
             )
         start = EARLIEST
     strict = options.fail_on_data_loss
-    return Range(topic, start, last.end, check_previous=strict and start > EARLIEST, ends_with_message=strict)
+    return Range(
+        topic,
+        start,
+        last.end,
+        check_previous=strict and start > EARLIEST,
+        ends_with_message=strict,
+        loss_allowed=not strict,
+        unknown_end=options.unknown_ledger_end,
+    )
 
 
 def _schemas(options: Options, topic: str) -> tuple[tuple[bytes, TopicSchema], ...]:

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 from geminga.pipeline.arrow.table import range_batches
 from geminga.pipeline.spark.api import arrow_schema
 from geminga.pipeline.topics.options import Options
-from geminga.pipeline.topics.reading import Range
+from geminga.pipeline.topics.ranges import Range
 from geminga.pipeline.values.schemas import TopicSchema
 
 

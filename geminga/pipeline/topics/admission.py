@@ -12,7 +12,8 @@ from geminga.pipeline.columns.entries import Entries
 from geminga.pipeline.columns.message_id import MessageId
 from geminga.pipeline.columns.protobuf_columns import Ints
 from geminga.pipeline.errors import Access
-from geminga.pipeline.topics.reading import EntryReader, Range
+from geminga.pipeline.topics.ranges import Range
+from geminga.pipeline.topics.reading import EntryReader
 from geminga.pipeline.triggers.samples import Limit
 
 _TAKE_BYTES = 256 * 1024

@@ -22,6 +22,7 @@ from geminga.pipeline.topics.prefixed_options import (
     Settings,
     access_of,
 )
+from geminga.pipeline.topics.ranges import UnknownEnd
 from geminga.pipeline.triggers.waiting import DEFAULT_DELAY_S
 from geminga.pipeline.values.rules import DEFAULT_RULES, MODES, OUT_OF_RANGE, Mode, OutOfRange, ValueRules
 from geminga.units import duration_ms
@@ -32,6 +33,7 @@ PARTITIONINGS = ("key", "roundrobin", "single", "partition")
 TASK_ORDERS = ("given", "content")
 VALUE_SCHEMAS = ("auto", "avro", "json", "none")
 STRATEGIES = ("latest", "error")
+UNKNOWN_ENDS = ("fail", "warn")
 _BATCH_ROWS = 1000
 _MEMORY_LIMIT_BYTES, _MEMORY_LIMIT_BYTES_MIN = 64 * MIB, MIB
 
@@ -52,6 +54,7 @@ _READ = [
     "maxTriggerDelay",
     "pollTimeoutMs",
     "failOnDataLoss",
+    "unknownLedgerEnd",
     "allowDifferentTopicSchemas",
     "waitingForNonExistedTopic",
     "columns",
@@ -134,6 +137,8 @@ class Options:
     trigger_delay_max_s: float = DEFAULT_DELAY_S
     poll_timeout_s: float = DEFAULT_POLL_TIMEOUT_MS / 1000
     fail_on_data_loss: bool = True
+    unknown_ledger_end: UnknownEnd = "fail"
+    """What it is that a ledger was read up to some entry and is gone, and its length is unknown."""
     allow_different_schemas: bool = False
     wait_for_topic: bool = False
     more_columns: tuple[str, ...] = ()
@@ -228,6 +233,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         trigger_delay_max_s=_trigger_delay_s(options),
         poll_timeout_s=(values.number("polltimeoutms", DEFAULT_POLL_TIMEOUT_MS, 1) or 0) / 1000,
         fail_on_data_loss=values.flag("failondataloss", True),
+        unknown_ledger_end=_unknown_end(values),
         allow_different_schemas=values.flag("allowdifferenttopicschemas", False),
         wait_for_topic=values.flag("waitingfornonexistedtopic", False),
         more_columns=_columns(options.get("columns", "")),
@@ -259,6 +265,10 @@ def _memory_limit(values: _Values, client: Settings) -> int:
     of_client = client.number("memoryLimitBytes") or _MEMORY_LIMIT_BYTES
     default = max(of_client, _MEMORY_LIMIT_BYTES_MIN)
     return values.number("memorylimitbytes", default, _MEMORY_LIMIT_BYTES_MIN) or default
+
+
+def _unknown_end(values: _Values) -> UnknownEnd:
+    return "warn" if values.one_of("unknownledgerend", UNKNOWN_ENDS, "fail") == "warn" else "fail"
 
 
 def _trigger_delay_s(options: Mapping[str, str]) -> float:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from geminga.clock import RealClock
 from geminga.limits import MESSAGE_BYTES_MAX
-from geminga.pipeline.client.admin_http import ledgers_of_all
+from geminga.pipeline.client.admin_http import added_of_all, ledgers_of_all
 from geminga.pipeline.client.topic_questions import TopicQuestions
 from geminga.pipeline.client.topics import Last, matching
 from geminga.pipeline.columns.message_id import EARLIEST, LATEST, MessageId
@@ -18,8 +18,9 @@ from geminga.pipeline.topics.offset_options import LATEST_TEXT, check_named, of_
 from geminga.pipeline.topics.options import Options
 from geminga.pipeline.topics.pruning import EVERYTHING, Pruning
 from geminga.pipeline.topics.publish_times import MessageIdsByTime, Published
-from geminga.pipeline.topics.reading import Range
+from geminga.pipeline.topics.ranges import Range
 from geminga.pipeline.topics.splits import SPLIT_BYTES, cut
+from geminga.pipeline.triggers.ledger_ends import AllAdded
 from geminga.pipeline.triggers.ledgers import Ledgers, Sizes
 
 _PAUSE_SECONDS = 0.5
@@ -121,6 +122,7 @@ def _batch_range(
         strict=named and options.fail_on_data_loss,
         ends_with_message=end == last.end and options.fail_on_data_loss,
         loss_allowed=not options.fail_on_data_loss,
+        unknown_end=options.unknown_ledger_end,
         published_from_ms=published.from_ms,
         published_before_ms=published.before_ms,
     )
@@ -186,6 +188,14 @@ def sizes_by(options: Options) -> Sizes | None:
         return None
     access, admin_url = options.admin_access or options.access, options.admin_url
     return lambda topics: ledgers_of_all(access, admin_url, topics)
+
+
+def added_by(options: Options) -> AllAdded | None:
+    """The function that gets from the admin API how much was added to topics; None without one."""
+    if options.admin_url is None:
+        return None
+    access, admin_url = options.admin_access or options.access, options.admin_url
+    return lambda topics: added_of_all(access, admin_url, topics)
 
 
 def narrowed(options: Options) -> Options:

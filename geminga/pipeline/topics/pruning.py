@@ -18,7 +18,7 @@ from geminga.pipeline.client.topics import full_name
 from geminga.pipeline.columns.columns import MESSAGE_ID, PARTITION, PUBLISH_TIME, TOPIC
 from geminga.pipeline.columns.message_id import MessageId, of_message_id
 from geminga.pipeline.topics.publish_times import Published
-from geminga.pipeline.topics.reading import Range
+from geminga.pipeline.topics.ranges import Range
 from geminga.wire import pulsar_pb2 as pb
 
 FILTERS_APART_MS: Final = 3_600_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,8 +15,10 @@ from geminga.limits import MIB
 from geminga.pipeline.client.entry_stream import PERMITS, EntryStream
 from geminga.pipeline.client.frames import FrameBuffer
 from geminga.pipeline.columns.entries import Entries
-from geminga.pipeline.columns.message_id import EARLIEST, MessageId
-from geminga.pipeline.errors import ALLOW_LOSS, Access, BrokerUnreachable, DataLost, PipelineError, Refused
+from geminga.pipeline.columns.message_id import MessageId
+from geminga.pipeline.errors import Access, BrokerUnreachable, DataLost, PipelineError, Refused
+from geminga.pipeline.topics.gaps import DELETED, Gaps
+from geminga.pipeline.topics.ranges import Range
 from geminga.pipeline.topics.unreadable import entries_of
 
 TAKE_BYTES = 4 * MIB
@@ -35,46 +37,6 @@ _QUIET_SECONDS = 0.02
 for permits.
 """
 _CLOCK = RealClock()
-
-
-@dataclass(frozen=True)
-class Range:
-    """The part of one topic or partition to read: from `start` up to, not including, `end`."""
-
-    topic: str
-    start: MessageId
-    end: MessageId
-    strict: bool = False
-    """The entry of `start` exists, or did: if reading begins with a later one, messages were lost."""
-    check_previous: bool = False
-    """Messages up to `start` were read before: their ledger must still exist, or later messages were lost,
-    too.
-    """
-    ends_with_message: bool = False
-    """The message before `end` existed when this was planned: if only later ones arrive,
-    messages were lost.
-    """
-    published_from_ms: int | None = None
-    published_before_ms: int | None = None
-    """The period of publishing to which the messages of the range are restricted."""
-    loss_allowed: bool = False
-    """Whether missing messages are left out silently."""
-    acknowledged: tuple[int, int] | None = None
-    """Entries up to this position may be gone without a loss: the stream's own subscription has acknowledged
-    them.
-    """
-
-    @property
-    def past(self) -> tuple[int, int]:
-        """The first entry of which nothing is wanted."""
-        return self.end.ledger_id, self.end.entry_id + (self.end.batch_index > 0)
-
-
-_DELETED = (
-    "was deleted (perhaps because it was unused for a while; a subscription keeps it) or trimmed. ",
-    ALLOW_LOSS,
-    " to continue with the remaining messages",
-)
 
 
 class EntryReader:
@@ -101,6 +63,9 @@ class EntryReader:
         self._next = wanted.start.entry
         self._seen_any = False
         self._is_new_connection = True
+        self._is_empty = False
+        """Whether the broker has said that nothing is left in the topic."""
+        self._gaps = Gaps(access, wanted)
         self._heard_s = self._away_since_s = self._ask_at_s = self._silent_until_s = math.inf
 
     def buffers(self) -> Iterator[Entries]:
@@ -111,6 +76,12 @@ class EntryReader:
         if self._wanted.start >= self._wanted.end:
             return
         self._hear()
+        try:
+            yield from self._persistently()
+        finally:
+            self._gaps.close()
+
+    def _persistently(self) -> Iterator[Entries]:
         while True:
             try:
                 yield from self._connected()
@@ -138,7 +109,7 @@ class EntryReader:
                 raise
             if wanted.loss_allowed:
                 return
-            raise DataLost(f"{wanted.topic} ", *_DELETED) from None
+            raise DataLost(f"{wanted.topic} ", *DELETED) from None
         is_left = False
         try:
             if not self._check_end(stream.last):
@@ -153,6 +124,10 @@ class EntryReader:
                 left = waited_since + self._poll_timeout_s - _CLOCK.monotonic_s()
                 came = self._receive(stream, min(left, _QUIET_SECONDS) if buffer.frames else left)
                 if not came and not buffer.frames:
+                    if self._is_empty and self._wanted.loss_allowed:
+                        return
+                    if self._is_empty and self._wanted.is_guarded:
+                        raise self._gaps.nothing_is_left()
                     raise PipelineError(
                         f"{wanted.topic}: nothing more came within {self._poll_timeout_s:.0f} s "
                         "(pollTimeoutMs); "
@@ -224,13 +199,14 @@ class EntryReader:
         range does.
         """
         end = MessageId(last.ledger_id, last.entry_id + 1, 0)
+        self._is_empty = last.entry_id < 0
         if end >= self._wanted.end:
             return True
         if not self._wanted.loss_allowed:
             raise DataLost(
                 f"{self._wanted.topic} ends at {last}, but messages up to {self._wanted.end} were there when "
                 f"the query was planned: the topic ",
-                *_DELETED,
+                *DELETED,
             )
         self._wanted = replace(self._wanted, end=end)
         return last.entry_id >= 0 and self._next < end.entry
@@ -252,8 +228,8 @@ class EntryReader:
         count once.
         """
         entries = entries.once()
-        first = int(entries.ledger_id[0]), int(entries.entry_id[0])
-        self._check_begin(first)
+        reconnected, self._is_new_connection = self._is_new_connection, False
+        self._gaps.check(entries, self._next, begins=not self._seen_any, reconnected=reconnected)
         from_ledger, from_entry = self._next
         ledger_id, entry_id = entries.ledger_id, entries.entry_id
         early = (ledger_id < from_ledger) | ((ledger_id == from_ledger) & (entry_id < from_entry))
@@ -265,30 +241,3 @@ class EntryReader:
         if early.any() or late.any():
             return entries.select(np.flatnonzero(~early & ~late))
         return entries
-
-    def _check_begin(self, first: tuple[int, int]) -> None:
-        """Check the first entries after a (re)connection. Raises `DataLost`."""
-        is_new, self._is_new_connection = self._is_new_connection, False
-        wanted = self._wanted
-        if wanted.loss_allowed or first <= self._next:
-            return
-        if is_new and wanted.ends_with_message and first >= wanted.past:
-            raise DataLost(
-                f"{wanted.topic}: messages up to {wanted.end} were there when the query was planned, but the "
-                f"first that is left is {first[0]}:{first[1]}: the topic ",
-                *_DELETED,
-            )
-        if self._seen_any:
-            return
-        if wanted.start == EARLIEST or not (wanted.strict or wanted.check_previous):
-            return
-        if wanted.acknowledged is not None and first <= (wanted.acknowledged[0], wanted.acknowledged[1] + 1):
-            return
-        if wanted.strict or first[0] == self._next[0] or self._next[1] > 0:
-            raise DataLost(
-                f"{wanted.topic}: messages from {wanted.start} on were asked for, but the first that is "
-                "left is "
-                f"{first[0]}:{first[1]}: the rest was trimmed (retention, TTL, or a cleared backlog). ",
-                ALLOW_LOSS,
-                " to go on without them, or start from 'earliest'",
-            )

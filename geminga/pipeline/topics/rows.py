@@ -18,7 +18,8 @@ from geminga.pipeline.columns.entries import Entries, Flags
 from geminga.pipeline.columns.message_id import EARLIEST, MessageId
 from geminga.pipeline.columns.payloads import BadPayload, ChunkedMessages, plain_payloads, portions
 from geminga.pipeline.errors import Access, Option, PipelineError
-from geminga.pipeline.topics.reading import EntryReader, Range
+from geminga.pipeline.topics.ranges import Range
+from geminga.pipeline.topics.reading import EntryReader
 from geminga.pipeline.topics.unreadable import messages_of, unreadable
 
 _FOREVER_MS = 2**63 - 1

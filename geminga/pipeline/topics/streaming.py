@@ -14,11 +14,12 @@ from geminga.pipeline.topics.acknowledging import Subscriptions
 from geminga.pipeline.topics.admission import advance
 from geminga.pipeline.topics.offset_options import EARLIEST_TEXT, of_topic
 from geminga.pipeline.topics.options import Options
-from geminga.pipeline.topics.planning import check_topics, partitions, sizes_by
+from geminga.pipeline.topics.planning import added_by, check_topics, partitions, sizes_by
 from geminga.pipeline.topics.publish_times import MessageIdsByTime, Published
-from geminga.pipeline.topics.reading import Range
+from geminga.pipeline.topics.ranges import Range, UnknownEnd
 from geminga.pipeline.topics.splits import cut
 from geminga.pipeline.triggers.lag import BEHIND, Lag, totals
+from geminga.pipeline.triggers.ledger_ends import LedgerEnds
 from geminga.pipeline.triggers.ledgers import Ledgers
 from geminga.pipeline.triggers.samples import Limit
 from geminga.pipeline.triggers.sampling import Sampling, Unread
@@ -29,15 +30,20 @@ _OLDEST_LOOKS = 2
 """The number of topics, those furthest behind, whose oldest unread message is read to compute the lag."""
 _CLOCK = RealClock()
 Offsets = dict[str, str]
-"""By partition, the id of the first unread message, as text; and `SPLITS`, if it was chosen."""
+"""By partition, the id of the first unread message, as text; `SPLITS`, if it was chosen; and `ENDED`, if
+something is known.
+"""
 SPLITS = "splitsPerPartition"
 """The number of parts into which the ranges up to these offsets are cut. A micro-batch that runs again,
 perhaps with other options, must have the same tasks, or its output would differ.
 """
 
+ENDED = "endedLedgers"
+"""Which ledgers ended at these offsets, as `LedgerEnds` writes it. Older checkpoints have nothing of it."""
+
 
 def _message_ids(offsets: Offsets | None) -> dict[str, MessageId]:
-    return {topic: parse(text) for topic, text in (offsets or {}).items() if topic != SPLITS}
+    return {topic: parse(text) for topic, text in (offsets or {}).items() if topic not in (SPLITS, ENDED)}
 
 
 class StreamPlan:
@@ -48,6 +54,7 @@ class StreamPlan:
         self._questions = TopicQuestions(options.access)
         counts_bytes = options.bytes_per_trigger_max is not None
         self._ledgers = Ledgers(self._questions, sizes_by(options) if counts_bytes else None)
+        self._ends_of_ledgers = LedgerEnds(self._questions, added_by(options))
         self._sampling = Sampling(self._questions)
         self._waiting: Waiting | None = None
         if options.rows_per_trigger_min is not None:
@@ -109,13 +116,15 @@ class StreamPlan:
             self.acknowledge(start)
         options = self._options
         known = _message_ids(start)
+        self._ends_of_ledgers.adopt((start or {}).get(ENDED), known)
         lasts = self._target if self._target is not None else self._all_lasts(known)
         ranges = {
             topic: self._range(topic, known.get(topic, EARLIEST), last) for topic, last in lasts.items()
         }
         for topic, message_id in known.items():
             if topic not in lasts:
-                self._lost(f"topic {topic} was read up to {message_id} and is no longer there")
+                self._lost(self._gone(topic, message_id))
+        self._ends_of_ledgers.learn(known, lasts)
         ends: Offsets = {
             wanted.topic: str(known.get(wanted.topic, wanted.start)) for wanted in ranges.values()
         }
@@ -125,9 +134,24 @@ class StreamPlan:
         self._ends = _message_ids(ends)
         if start is not None and _message_ids(start) == self._ends:
             return start  # nothing new: other options are no news
+        self._ends_of_ledgers.learn(self._ends, lasts)
+        self._note_ends_of_ledgers(lasts)
+        ended = self._ends_of_ledgers.text(self._ends)
+        if ended is not None:
+            ends[ENDED] = ended
         if options.splits_per_partition:
             ends[SPLITS] = str(options.splits_per_partition)
         return ends
+
+    def _note_ends_of_ledgers(self, lasts: Mapping[str, Last]) -> None:
+        """Ledgers at whose ends a limit happens to lie."""
+        behind = {
+            topic: (position, lasts[topic].end)
+            for topic, position in self._ends.items()
+            if position > EARLIEST and topic in lasts and position.ledger_id < lasts[topic].end.ledger_id
+        }
+        for topic, ledgers in self._ledgers.between(behind).items():
+            self._ends_of_ledgers.note(topic, behind[topic][0], ledgers or [])
 
     def _admit(self, waiting: list[Range], *, limited: bool) -> dict[str, MessageId]:
         """Where each range has to stop; leaves out ranges of which nothing is read now."""
@@ -227,6 +251,10 @@ class StreamPlan:
         fails = self._options.fail_on_data_loss
         guarded = {topic: first for topic, first in firsts.items() if fails and first > EARLIEST}
         acknowledged = self._acknowledged(guarded, lasts)
+        self._ends_of_ledgers.adopt(start.get(ENDED), known)
+        # A subscription or the admin API would have told.
+        can_tell = self._subscriptions is not None or self._options.admin_url is not None
+        unknown_end: UnknownEnd = "lost" if can_tell else self._options.unknown_ledger_end
         found = [
             Range(
                 topic,
@@ -235,6 +263,8 @@ class StreamPlan:
                 check_previous=topic in guarded,
                 ends_with_message=fails,
                 loss_allowed=not fails,
+                next_ledger=self._ends_of_ledgers.next_ledger(topic, first),
+                unknown_end=unknown_end,
                 published_from_ms=Published.of(self._options, topic).from_ms,
                 acknowledged=acknowledged.get(topic),
             )
@@ -304,6 +334,15 @@ class StreamPlan:
                 return Range(topic, EARLIEST, last.end)
             return Range(topic, start, start)
         return Range(topic, start, last.end)
+
+    def _gone(self, topic: str, message_id: MessageId) -> str:
+        """Why a topic is not among those to read."""
+        if isinstance(self._questions.lasts([topic])[topic], TopicMissing):
+            return f"topic {topic} was read up to {message_id} and is no longer there: it was deleted"
+        return (
+            f"topic {topic} was read up to {message_id} by this query's checkpoint, but the options (topic, "
+            "topics, topicsPattern) no longer name it; the topic is there. Name it again"
+        )
 
     def _lost(self, text: str) -> None:
         if self._options.fail_on_data_loss:

@@ -16,7 +16,8 @@ from geminga.pipeline.columns.entries import Entries
 from geminga.pipeline.columns.message_id import EARLIEST, MessageId
 from geminga.pipeline.columns.protobuf_columns import Spans
 from geminga.pipeline.errors import Access, PipelineError
-from geminga.pipeline.topics.reading import EntryReader, Range
+from geminga.pipeline.topics.ranges import Range
+from geminga.pipeline.topics.reading import EntryReader
 from geminga.pipeline.topics.unreadable import entries_of
 
 _FIRST_WINDOW_ENTRIES, _WINDOW_GROWS = 16, 4

@@ -65,19 +65,25 @@ def test_what_the_subscription_has_acknowledged_counts_as_read(
     assert read_all(topics, plan, offsets)[1] == [b"new"]
 
 
+@pytest.mark.parametrize("warns", [False, True], ids=["fail", "warn"])
 def test_without_a_subscription_nobody_can_tell_whether_something_was_lost(
-    topics: Topics, admin: Admin, topic: str, plans: Plans
+    topics: Topics, admin: Admin, topic: str, plans: Plans, warns: bool
 ) -> None:
     topics.write(topic, {"value": [b"old"] * 10}, batchRows="1")
-    plan = plans()
+    plan = plans(**({"unknownLedgerEnd": "warn"} if warns else {}))
     offsets, found = read_all(topics, plan, plan.initial())
     assert found == [b"old"] * 10
     unload(admin, topic)
     assert plan.latest(offsets, limited=False) == offsets
     trim(admin, topic)
     topics.write(topic, {"value": [b"new"]})
-    with pytest.raises(DataLost, match="the rest was trimmed"):
-        read_all(topics, plan, offsets)
+    reasons = "ended there and nothing is missing, or .* deleted unread"
+    if warns:
+        with pytest.warns(UserWarning, match=f"{reasons}.* because unknownLedgerEnd is warn"):
+            assert read_all(topics, plan, offsets)[1] == [b"new"]
+    else:
+        with pytest.raises(DataLost, match=f"{reasons}.* Set unknownLedgerEnd=warn"):
+            read_all(topics, plan, offsets)
 
 
 def test_what_others_have_acknowledged_on_the_subscription_is_lost(

@@ -23,7 +23,7 @@ from geminga.pipeline.columns.columns import ColumnMaker
 from geminga.pipeline.columns.message_id import EARLIEST, MessageId
 from geminga.pipeline.errors import Access, PipelineError
 from geminga.pipeline.topics import reading
-from geminga.pipeline.topics.reading import Range
+from geminga.pipeline.topics.ranges import Range
 from geminga.pipeline.topics.rows import read_range
 from geminga.pipeline.values.avro_shapes import SchemaMismatch
 from geminga.pipeline.values.schemas import schema_of

@@ -15,7 +15,7 @@ from geminga.pipeline.errors import BadOption
 from geminga.pipeline.topics.options import parse_options
 from geminga.pipeline.topics.planning import plan_batch
 from geminga.pipeline.topics.pruning import Condition, Pruning
-from geminga.pipeline.topics.reading import Range
+from geminga.pipeline.topics.ranges import Range
 from geminga.pipeline.topics.rows import read_range
 from geminga.pipeline.topics.streaming import StreamPlan
 from tests.e2e.admin_http import Admin

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from geminga.pipeline.client.topics import Ledger
 from geminga.pipeline.columns.message_id import EARLIEST, MessageId
-from geminga.pipeline.topics.reading import Range
+from geminga.pipeline.topics.ranges import Range
 from geminga.pipeline.topics.splits import SPLIT_BYTES, SPLIT_ENTRIES_MIN, SPLITS_MAX, cut
 
 

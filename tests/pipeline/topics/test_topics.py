@@ -26,7 +26,8 @@ from geminga.pipeline.errors import (
 )
 from geminga.pipeline.topics.options import parse_options
 from geminga.pipeline.topics.planning import plan_batch
-from geminga.pipeline.topics.reading import EntryReader, Range
+from geminga.pipeline.topics.ranges import Range
+from geminga.pipeline.topics.reading import EntryReader
 from geminga.pipeline.topics.rows import read_range
 from geminga.pipeline.topics.streaming import StreamPlan
 from geminga.pipeline.values.avro_shapes import SchemaMismatch
