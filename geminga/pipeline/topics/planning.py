@@ -122,7 +122,7 @@ def _batch_range(
         strict=named and options.fail_on_data_loss,
         ends_with_message=end == last.end and options.fail_on_data_loss,
         loss_allowed=not options.fail_on_data_loss,
-        unknown_end=options.unknown_ledger_end,
+        unknown_end="lost" if options.admin_url else options.unknown_ledger_end,
         published_from_ms=published.from_ms,
         published_before_ms=published.before_ms,
     )
