@@ -363,14 +363,6 @@ BUGS = (
         "bucket-loss",
     ),
     Bug(
-        "a-start-forgets-the-move",
-        "clock",
-        JUMPS,
-        "                    await self._saves.begin(to_ms)\n",
-        "                    pass\n",
-        "pulsar-22716",
-    ),
-    Bug(
         "a-move-ends-before-its-end",
         "clock",
         JUMPS,

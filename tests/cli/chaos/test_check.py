@@ -470,6 +470,19 @@ def test_what_a_move_makes_due_comes_in_due_order() -> None:
     story.history.jumps.append(jump)
     story.deliver_all(10_100)
     story.finds(out_of_turn=9)
+    # A move does not wait for a consumer that is full, also if it has room again in the end.
+    for session in story.history.sessions:
+        session.queue = 5
+    for one in story.got:
+        one.acknowledge(one.at_ms)
+        one.confirm(one.at_ms)
+    story.finds(out_of_turn=4)
+    for session in story.history.sessions:
+        session.queue, session.began_ms = 1000, asked_ms - 1001
+    story.finds(out_of_turn=9)
+    story.history.sessions[1].began_ms = asked_ms - 999
+    story.finds()
+    story.history.sessions[1].began_ms = 0
     # What a consumer held that left comes later, and so does what nobody had room for.
     jump.has_waiting = True
     story.finds()

@@ -33,6 +33,8 @@ order.
 """
 END_HEARD_MS: Final = 2000
 """So long the end of a connection, or of a consumer's turn, may be on its way, and longer as above."""
+JOINED_WITHIN_MS: Final = 1000
+"""A move waits a moment for what consumers ask for that have just come."""
 SAVED_WITHIN_MS: Final = 1000
 """An acknowledgement that was confirmed so long before a crash may not be forgotten by it: cursors are saved
 four times a second.
@@ -107,6 +109,9 @@ class DeliveryCheck:
         self._newest: dict[tuple[int, str], Received] = {}
         self._settles: dict[int, list[int]] = {}
         self._due: dict[tuple[int, int], int] = {}
+        self._unheard: dict[int, list[int]] = {}
+        self._full: set[tuple[int, int]] = set()
+        """Moves of the clock in which a session had no room at some time, with its number."""
         self.again = 0
         """Deliveries of a message that the subscription had before."""
         self.again_after_crash = 0
@@ -183,10 +188,14 @@ class DeliveryCheck:
         """Whether a move has to keep the due order: there was room all the time, and the same consumers, so
         that nothing was given back by one that left.
         """
-        from_ms, to_ms = jump.asked_ms - IN_FLIGHT_MS, jump.done_ms
-        own = (one for one in self._history.sessions if one.subscription == self._place)
-        moments = [at for one in own for at in (one.began_ms, one.left_ms, one.ended_ms)]
-        return not jump.has_waiting and not any(from_ms <= at_ms <= to_ms for at_ms in moments)
+        asked_ms, done_ms = jump.asked_ms, jump.done_ms
+        own = [one for one in self._history.sessions if one.subscription == self._place]
+        gone = (at_ms for one in own for at_ms in (one.left_ms, one.ended_ms))
+        return not (
+            jump.has_waiting
+            or any(asked_ms - IN_FLIGHT_MS <= at_ms <= done_ms for at_ms in gone)
+            or any(asked_ms - JOINED_WITHIN_MS <= one.began_ms <= done_ms for one in own)
+        )
 
     # -- times -----------------------------------------------------------------------------------------------
 
@@ -207,7 +216,7 @@ class DeliveryCheck:
         if number < 0 or not self._keeps_turns[number]:
             return
         jump = self._history.jumps[number]
-        if delivery.at_ms > jump.done_ms:
+        if delivery.at_ms > jump.done_ms or (number, delivery.session) in self._full:
             return
         least_ms = self._time.at_least_ms(sent.first_ms) + sent.delay_ms
         most_ms = self._time.at_most_ms(sent.receipt_ms) + sent.delay_ms
@@ -275,12 +284,27 @@ class DeliveryCheck:
         queue = self._history.sessions[delivery.session].queue
         if not queue:
             return
+        self._note_full(queue, delivery)
         settles = self._settles.setdefault(delivery.session, [])
         while settles and settles[0] <= delivery.at_ms:
             heappop(settles)
         if len(settles) >= queue:
             self._add("unasked", delivery, f"{len(settles)} unsettled were there, {queue} asked for")
         heappush(settles, delivery.ack_ms or delivery.nack_ms or NEVER_MS)
+
+    def _note_full(self, queue: int, delivery: Received) -> None:
+        """A move does not wait for a consumer without room, and what waits then comes in the order of the
+        topic. What the consumer has asked for may still be on its way to the broker.
+        """
+        if not self._asked:
+            return
+        heard_ms = delivery.at_ms - self._machine.stretched_ms(END_HEARD_MS, delivery.at_ms)
+        unheard = self._unheard.setdefault(delivery.session, [])
+        while unheard and unheard[0] <= heard_ms:
+            heappop(unheard)
+        heappush(unheard, delivery.ack_ms or delivery.nack_ms or NEVER_MS)
+        if len(unheard) >= queue:
+            self._full.add((bisect_right(self._asked, delivery.at_ms) - 1, delivery.session))
 
     # -- again -----------------------------------------------------------------------------------------------
 
