@@ -46,7 +46,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def plan(self) -> StreamPlan:
         if self._plan is None:
-            self._plan = StreamPlan(self._options)
+            self._plan = StreamPlan(self._options, self._values)
         return self._plan
 
     def initialOffset(self) -> Offsets:

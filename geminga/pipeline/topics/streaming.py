@@ -7,7 +7,7 @@ from typing import Any
 
 from geminga.clock import RealClock
 from geminga.pipeline.client.topic_questions import TopicQuestions
-from geminga.pipeline.client.topics import Last
+from geminga.pipeline.client.topics import Last, full_name
 from geminga.pipeline.columns.message_id import EARLIEST, LATEST, MessageId, parse
 from geminga.pipeline.errors import ALLOW_LOSS, DataLost, PipelineError, TopicMissing
 from geminga.pipeline.topics.acknowledging import Subscriptions
@@ -25,6 +25,7 @@ from geminga.pipeline.triggers.samples import Limit
 from geminga.pipeline.triggers.sampling import Sampling, Unread
 from geminga.pipeline.triggers.waiting import Waiting
 from geminga.pipeline.triggers.windows import Window
+from geminga.pipeline.values.schemas import TopicSchema, with_topics
 
 _OLDEST_LOOKS = 2
 """The number of topics, those furthest behind, whose oldest unread message is read to compute the lag."""
@@ -49,8 +50,13 @@ def _message_ids(offsets: Offsets | None) -> dict[str, MessageId]:
 class StreamPlan:
     """Lives in the driver. Keeps a connection to each broker; `close` ends them."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, values: TopicSchema | None = None) -> None:
+        """`values`: the schema of the topics that there are, which later ones have to have as well; None: any
+        may appear.
+        """
         self._options = options
+        is_any = options.raw_value or options.allow_different_schemas
+        self._values = None if is_any else values
         self._questions = TopicQuestions(options.access)
         counts_bytes = options.bytes_per_trigger_max is not None
         self._ledgers = Ledgers(self._questions, sizes_by(options) if counts_bytes else None)
@@ -110,7 +116,8 @@ class StreamPlan:
         """The offsets up to which to read from `start`; with `limited`, within maxRowsPerTrigger and
         maxBytesPerTrigger.
 
-        Everything before `start` is finished, so it is acknowledged. Raises `DataLost`.
+        Everything before `start` is finished, so it is acknowledged. Raises `DataLost`, and `SchemaMismatch`
+        for a topic that has appeared with messages of another schema.
         """
         if start is not None:
             self.acknowledge(start)
@@ -118,6 +125,7 @@ class StreamPlan:
         known = _message_ids(start)
         self._ends_of_ledgers.adopt((start or {}).get(ENDED), known)
         lasts = self._target if self._target is not None else self._all_lasts(known)
+        self._compare_schemas(lasts)
         ranges = {
             topic: self._range(topic, known.get(topic, EARLIEST), last) for topic, last in lasts.items()
         }
@@ -152,6 +160,15 @@ class StreamPlan:
         }
         for topic, ledgers in self._ledgers.between(behind).items():
             self._ends_of_ledgers.note(topic, behind[topic][0], ledgers or [])
+
+    def _compare_schemas(self, lasts: Mapping[str, Last]) -> None:
+        if self._values is None:
+            return
+        filled = (topic for topic, last in lasts.items() if last.message_id is not None)
+        names = dict.fromkeys(str(full_name(topic).partitioned_name) for topic in filled)
+        new = [name for name in names if name not in self._values.latest]
+        if new:
+            self._values = with_topics(self._options.access, self._values, new)
 
     def _admit(self, waiting: list[Range], *, limited: bool) -> dict[str, MessageId]:
         """Where each range has to stop; leaves out ranges of which nothing is read now."""

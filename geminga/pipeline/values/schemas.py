@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -170,16 +170,26 @@ def _schema_in(answer: pb.CommandGetSchemaResponse) -> TopicSchema:
 def schema_of(access: Access, topics: list[str]) -> TopicSchema:
     """The one that all topics have. Raises `SchemaMismatch` if they differ."""
     with Connection.open(access) as connection:
+        first = fetch_schema(connection, topics[0]) if topics else TopicSchema()
+    return with_topics(access, replace(first, latest=dict.fromkeys(topics[:1], first.version)), topics[1:])
+
+
+def with_topics(access: Access, values: TopicSchema, topics: Sequence[str]) -> TopicSchema:
+    """The schema of some topics, for these as well. Raises `SchemaMismatch` if one of them has another."""
+    if not topics:
+        return values
+    with Connection.open(access) as connection:
         found = {topic: fetch_schema(connection, topic) for topic in topics}
-    first = next(iter(found.values()), TopicSchema())
     for topic, schema in found.items():
-        if schema.differs_from(first):
+        if schema.differs_from(values):
             raise SchemaMismatch(
-                f"the schema of {topic} differs from that of {next(iter(found))}: read them apart, or ",
+                f"the schema of {topic} differs from that of {next(iter(values.latest), 'the query')}: read "
+                "them apart, or ",
                 Option("allowDifferentTopicSchemas", "true", "set"),
                 " to get the bytes of the values",
             )
-    return replace(first, latest={topic: schema.version for topic, schema in found.items()})
+    latest = {topic: schema.version for topic, schema in found.items()}
+    return replace(values, latest={**values.latest, **latest})
 
 
 def value_fields(schema: TopicSchema) -> dict[str, pa.DataType]:

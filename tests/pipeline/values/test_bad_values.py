@@ -19,8 +19,11 @@ import pytest
 from geminga.pipeline.arrow.reading import read_topic
 from geminga.pipeline.columns.columns import ColumnMaker
 from geminga.pipeline.errors import Access, BadOption
+from geminga.pipeline.topics.options import parse_options
 from geminga.pipeline.topics.planning import plan_batch
 from geminga.pipeline.topics.rows import read_range
+from geminga.pipeline.topics.streaming import StreamPlan
+from geminga.pipeline.values.avro_shapes import SchemaMismatch
 from geminga.pipeline.values.decoding import ValueDecoder
 from geminga.pipeline.values.schemas import schema_of, value_fields
 from tests.e2e.admin_http import Admin, topic_path
@@ -296,3 +299,39 @@ def test_the_latest_version_is_not_asked_for_again(topics: Topics, client: pulsa
     maker = ColumnMaker(topic, columns, decoder)
     [batch] = read_range(options.access, wanted, maker, poll_timeout_s=POLL_TIMEOUT_S)
     assert batch.to_pylist() == [{"n": 1, "__schemaVersion": bytes(8)}]
+
+
+def test_a_topic_that_appears_under_a_pattern_is_compared(
+    topics: Topics, client: pulsar.Client, topic: str
+) -> None:
+    """What was JSON was decoded as AVRO: 10 came as -62. A topic without messages waits until it has one."""
+
+    def producer_of(name: str, kind: str) -> Any:
+        return client.create_producer(f"{topic}-{name}", schema=Encoded(kind, json.dumps(ONE_INT)))
+
+    producer_of("a", "AVRO").send(avro({"n": 1}, ONE_INT))
+    pattern = f"{topic.removeprefix('persistent://')}-.*"
+    given = {"service.url": topics.endpoints.service_url, "topicsPattern": pattern}
+    for more, fails in (
+        ({}, True),
+        ({"allowDifferentTopicSchemas": "true"}, False),
+        ({"rawValue": "true"}, False),
+    ):
+        options = parse_options(given | {"startingOffsets": "earliest"} | more)
+        plan = StreamPlan(options, schema_of(options.access, [f"{topic}-a"]))
+        try:
+            start = plan.initial()
+            producer_of("b", "AVRO").send(avro({"n": 2}, ONE_INT))
+            later = producer_of("c", "JSON")
+            assert plan.latest(start, limited=False)
+            later.send(b'{"n": 10}')
+            if fails:
+                told = f"the schema of {topic}-c differs from that of {topic}-a.*allowDifferentTopicSchemas"
+                with pytest.raises(SchemaMismatch, match=told):
+                    plan.latest(start, limited=False)
+            else:
+                assert f"{topic}-c" in plan.latest(start, limited=False)
+        finally:
+            plan.close()
+        later.close()
+        assert Admin(topics.endpoints.web_url).delete(f"/admin/v2/{topic_path(f'{topic}-c')}").status == 204
