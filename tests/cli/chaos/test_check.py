@@ -480,9 +480,13 @@ def test_what_a_move_makes_due_comes_in_due_order() -> None:
     for session in story.history.sessions:
         session.queue, session.began_ms = 1000, asked_ms - 1001
     story.finds(out_of_turn=9)
+    jump.has_waiting = True
+    story.finds(out_of_turn=9)  # the broker says so, and the consumers knew nothing of it
+    jump.has_waiting = False
     story.history.sessions[1].began_ms = asked_ms - 999
     story.finds()
-    story.history.sessions[1].began_ms = 0
+    for session in story.history.sessions:
+        session.queue = session.began_ms = 0
     # What a consumer held that left comes later, and so does what nobody had room for.
     jump.has_waiting = True
     story.finds()

@@ -191,8 +191,11 @@ class DeliveryCheck:
         asked_ms, done_ms = jump.asked_ms, jump.done_ms
         own = [one for one in self._history.sessions if one.subscription == self._place]
         gone = (at_ms for one in own for at_ms in (one.left_ms, one.ended_ms))
+        # Where it is known what consumers asked for, the broker is not believed that they asked for no more:
+        # one that moves its clock too fast says so, too.
+        is_believed = any(not one.queue for one in own)
         return not (
-            jump.has_waiting
+            (jump.has_waiting and is_believed)
             or any(asked_ms - IN_FLIGHT_MS <= at_ms <= done_ms for at_ms in gone)
             or any(asked_ms - JOINED_WITHIN_MS <= one.began_ms <= done_ms for one in own)
         )
@@ -294,17 +297,20 @@ class DeliveryCheck:
 
     def _note_full(self, queue: int, delivery: Received) -> None:
         """A move does not wait for a consumer without room, and what waits then comes in the order of the
-        topic. What the consumer has asked for may still be on its way to the broker.
+        topic. What the consumer has asked for since the move was may still be on its way to the broker.
         """
         if not self._asked:
             return
+        number = bisect_right(self._asked, delivery.at_ms) - 1
         heard_ms = delivery.at_ms - self._machine.stretched_ms(END_HEARD_MS, delivery.at_ms)
+        if number >= 0:
+            heard_ms = max(heard_ms, self._asked[number])
         unheard = self._unheard.setdefault(delivery.session, [])
         while unheard and unheard[0] <= heard_ms:
             heappop(unheard)
         heappush(unheard, delivery.ack_ms or delivery.nack_ms or NEVER_MS)
         if len(unheard) >= queue:
-            self._full.add((bisect_right(self._asked, delivery.at_ms) - 1, delivery.session))
+            self._full.add((number, delivery.session))
 
     # -- again -----------------------------------------------------------------------------------------------
 
