@@ -19,7 +19,14 @@ from pathlib import Path
 
 from tests.testing.test_kit import ABSOLUTE, EXAMPLE, run_pytest
 
-TURNS = f"""
+CONFTEST = f"""
+import pytest
+from test_example import SETTINGS
+
+@pytest.fixture(scope="session")
+def geminga_settings():
+    return SETTINGS
+
 def pytest_generate_tests(metafunc):
     if metafunc.module.__name__ == "test_example":
         metafunc.fixturenames.append("turn")
@@ -38,7 +45,7 @@ def main() -> int:
         folder = Path(directory)
         shutil.copy(EXAMPLE, folder / "test_example.py")
         (folder / "test_absolute.py").write_text(ABSOLUTE)
-        (folder / "conftest.py").write_text(TURNS)
+        (folder / "conftest.py").write_text(CONFTEST)
         (folder / "pytest.ini").write_text("[pytest]\ntrio_mode = true\n")
         for seed in range(flags.seed, flags.seed + flags.runs):
             began = time.monotonic()

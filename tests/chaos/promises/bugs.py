@@ -411,7 +411,7 @@ BUGS = (
         "geminga/managed_ledger/lifecycle.py",
         "        await appender.drained()\n        try:\n            # After",
         "        try:\n            # After",
-        "pulsar-20099",
+        "slow-disk",
     ),
     # -- planted later: a former checker, with the scenarios of that time, found none of these --------------
     Bug(
