@@ -405,14 +405,6 @@ BUGS = (
         "            if self.chain.newest_is_open",
         "pulsar-20099",
     ),
-    Bug(
-        "an-unload-does-not-wait-for-the-last-entries",
-        "unload",
-        "geminga/managed_ledger/lifecycle.py",
-        "        await appender.drained()\n        try:\n            # After",
-        "        try:\n            # After",
-        "slow-disk",
-    ),
     # -- planted later: a former checker, with the scenarios of that time, found none of these --------------
     Bug(
         "a-move-goes-twice-as-far",
