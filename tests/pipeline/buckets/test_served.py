@@ -258,7 +258,9 @@ def test_buckets_that_a_broker_cut_inside_ledgers_are_right_and_rebuilt(
         ours = served(stored)
         assert sum(":" in one for one in ours.values()) >= 3, ours
         code, out = stored.rebuild(capsys, "--verify")
-        assert (code, out.splitlines()[-1]) == (0, f"{len(ours)} buckets, 0 of them wrong"), out
+        # A topic that has been silent for a while seals what is left, on a slow machine just now.
+        counts = {len(ours), len(ours := served(stored))}
+        assert (code, out.splitlines()[-1]) in [(0, f"{one} buckets, 0 of them wrong") for one in counts], out
         code, out = stored.rebuild(capsys)
         assert (code, out.partition(" taken in")[0]) == (0, "2 buckets"), out
         # On a slow machine the sample is due by now: the consumer had it, and has given it back.
