@@ -12,6 +12,7 @@ import argparse
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from geminga.cli.chaos.shipped.scenarios import names
@@ -28,14 +29,19 @@ def main() -> int:
     parser.add_argument("--at-once", type=int, default=1)
     parser.add_argument("--busy", type=int, default=0, metavar="N", help="beside N processes that compute")
     parser.add_argument("--small", action="store_true", help="in the size of the tests")
+    parser.add_argument("--histories", type=Path, metavar="DIR", help="keep those of runs that did not pass")
     flags = parser.parse_args()
     size = () if flags.small else ("--scale", "1", "--pace", "1")
     busy = [subprocess.Popen([sys.executable, "-c", COMPUTES]) for _ in range(flags.busy)]
 
     def one(run: tuple[str, int]) -> str:
         name, seed = run
-        found: Any = run_scenario(ROOT, name, seed, size)
+        history = flags.histories.resolve() / f"{name}-{seed}" if flags.histories else None
+        kept = ("--history", str(history)) if history else ()
+        found: Any = run_scenario(ROOT, name, seed, (*size, *kept))
         verdict = "no result" if isinstance(found, str) else found["verdict"]
+        if history and verdict == "passed":
+            history.unlink()
         print(f"{verdict:9} {name} seed {seed}: {counts_of(found)}", flush=True)
         return verdict
 

@@ -254,6 +254,21 @@ def test_the_count_of_redeliveries_fits_the_negative_acknowledgements(
     story.finds(**({"miscounted": 1} if redeliveries else {}))
 
 
+def test_what_was_on_its_way_to_a_consumer_that_left_has_the_count_of_before() -> None:
+    story = Story()
+    left = story.join(0)
+    story.deliver(3, 850, acked_ms=0).nack(BEGAN_MS + 860)
+    story.deliver(3, 900, acked_ms=0, redeliveries=1).nack(BEGAN_MS + 950)
+    stray = story.deliver(3, 960, acked_ms=0, redeliveries=1, session=left.number)
+    story.deliver_all()
+    story.got[6].redeliveries = 2
+    story.finds(miscounted=1, uncaused=1)
+    left.leave(BEGAN_MS + 955)
+    left.end(BEGAN_MS + 970, is_left=True)
+    assert stray.number == story.got[6].number == 3
+    story.finds()
+
+
 def test_a_crash_forgets_what_was_acknowledged_shortly_before_it() -> None:
     story = Story()
     story.deliver_all()

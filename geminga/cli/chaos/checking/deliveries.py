@@ -366,11 +366,12 @@ class DeliveryCheck:
             text = f"{delivery.redeliveries}, after {len(nacked)} negative acknowledgements"
             self._add("miscounted", delivery, text)
         elif nacked and before[-1] is nacked[-1]:
-            # The count starts over with a new first consumer: not while these two were there.
+            # The count starts over with a new first consumer: not while these two were there. What was on its
+            # way to one that had gone was sent before it went to the one that asked for it again.
             last = nacked[-1]
             both_stayed = (
                 self._history.sessions[delivery.session].began_ms <= last.nack_ms
-                and self._over_ms(last) > delivery.at_ms
+                and min(self._over_ms(last), self._over_ms(delivery)) > delivery.at_ms
             )
             if both_stayed and delivery.redeliveries <= last.redeliveries:
                 self._add(
