@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -17,7 +18,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from geminga.pipeline.arrow.table import check_wanted, table_schema, values_of
-from geminga.pipeline.errors import BadOption, PipelineError
+from geminga.pipeline.errors import SET_RAW_VALUE, BadOption, PipelineError
 from geminga.pipeline.spark.api import spark_schema
 from geminga.pipeline.spark.scans.provider import PUSHES_FILTERS
 from geminga.pipeline.spark.scans.pushdown import condition_of
@@ -27,6 +28,7 @@ from geminga.pipeline.spark.stream import StreamReader
 from geminga.pipeline.topics.options import Options, parse_options
 from geminga.pipeline.topics.planning import narrowed, plan_batch
 from geminga.pipeline.topics.pruning import EVERYTHING, Pruning
+from geminga.pipeline.values.avro_shapes import SchemaMismatch
 from geminga.pipeline.values.schemas import TopicSchema
 
 NAME = "pulsar"
@@ -41,7 +43,9 @@ class PulsarSource(DataSource):
 
     def schema(self) -> StructType:
         options = parse_options(self.options)
-        return spark_schema(table_schema(options, values_of(options)))
+        found = table_schema(options, values_of(options))
+        _check_names(found)
+        return spark_schema(found)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse_options(self.options)
@@ -96,3 +100,23 @@ class FilteringReader(BatchReader):
             self._options.publish_times_apart_ms,
         )
         return iter([each for each, condition in found if condition is None or not condition.is_exact])
+
+
+def _check_names(fields: Iterable[pa.Field], inside: str = "") -> None:
+    """Raises `SchemaMismatch` for two names that Spark takes for one, since it ignores their case."""
+    known: dict[str, str] = {}
+    for each in fields:
+        name = f"{inside}{each.name}"
+        other = known.setdefault(each.name.lower(), name)
+        if other != name:
+            raise SchemaMismatch(
+                f"fields {other} and {name} differ by case alone, which Spark cannot tell apart: name the "
+                "one that you need with .schema(...), or ",
+                SET_RAW_VALUE,
+                " to get bytes",
+            )
+        kind = each.type
+        while pa.types.is_list(kind) or pa.types.is_map(kind):
+            kind = kind.value_type if pa.types.is_list(kind) else kind.item_type
+        if pa.types.is_struct(kind):
+            _check_names(kind, f"{name}.")

@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 from geminga.pipeline.columns.columns import METADATA_COLUMNS
 from geminga.pipeline.errors import BadOption, TopicMissing
 from geminga.pipeline.spark.source import PulsarSource
+from geminga.pipeline.values.avro_shapes import SchemaMismatch
 from tests.e2e.admin_http import Admin, topic_path
 from tests.e2e.broker_process import Endpoints
 from tests.pipeline.conftest import Topics
@@ -216,6 +217,24 @@ def test_columns_that_there_are_not_are_refused(broker: Endpoints, topics: Topic
     source.reader(StructType().add("value", "binary").add("__ledgerId", "long"))
     with pytest.raises(BadOption, match="has the column 'valeu'"):
         source.reader(StructType().add("valeu", "binary"))
+
+
+@pytest.mark.parametrize("deeper", [False, True])
+def test_fields_that_differ_by_case_alone_are_refused(
+    broker: Endpoints, admin: Admin, topic: str, deeper: bool
+) -> None:
+    """Spark would take one for the other, or refuse both in words of its own."""
+    twins = {"type": "record", "name": "T", "fields": [{"name": n, "type": "int"} for n in ("Id", "x", "id")]}
+    inner = {"type": "array", "items": twins}
+    record = {"type": "record", "name": "R", "fields": [{"name": "a", "type": inner}]} if deeper else twins
+    body = {"type": "AVRO", "schema": json.dumps(record), "properties": {}}
+    path = f"/admin/v2/schemas/{topic_path(topic).partition('/')[2]}/schema"
+    assert admin.post(path, body).status == 200
+    options = {"service.url": broker.service_url, "topic": topic}
+    names = r"a\.Id and a\.id" if deeper else "Id and id"
+    with pytest.raises(SchemaMismatch, match=f"fields {names} differ by case alone.*rawValue=true"):
+        PulsarSource(options).schema()
+    assert PulsarSource(options | {"rawValue": "true"}).schema().fieldNames()[0] == "value"
 
 
 def test_the_schema_waits_for_the_topic(broker: Endpoints, topics: Topics, topic: str) -> None:
