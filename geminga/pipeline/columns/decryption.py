@@ -17,7 +17,7 @@ import numpy as np
 
 from geminga.errors import GemingaError
 from geminga.pipeline.columns.entries import NO_BATCH, Entries
-from geminga.pipeline.columns.payloads import INFLATED_BYTES_MAX, BadPayload
+from geminga.pipeline.columns.payloads import INFLATED_BYTES_MAX, BadPayload, entry_text
 from geminga.pipeline.columns.protobuf_columns import PADDING_BYTES, Bytes
 from geminga.wire import pulsar_pb2 as pb
 
@@ -157,6 +157,7 @@ def _nulls(entries: Entries, row: int) -> bytes:
         entries.uncompressed_bytes[row] if compressed else entries.payload_end[row] - entries.payload_at[row]
     )
     if not 0 <= count * _MESSAGE_BYTES_MIN <= size_bytes <= INFLATED_BYTES_MAX:
-        entry = f"{entries.ledger_id[row]}:{entries.entry_id[row]}"
-        raise BadPayload(f"entry {entry}: says that it has {count} messages in {size_bytes} bytes")
+        raise BadPayload(
+            f"entry {entry_text(entries, row)}: says that it has {count} messages in {size_bytes} bytes"
+        )
     return _NULL_IN_BATCH * count

@@ -234,8 +234,8 @@ def _one(entries: Entries, row: int, payload: bytes, chunked: ChunkedMessages) -
         payload = whole
     if compression == 0:
         return payload
-    return inflate(compression, payload, size_bytes, _entry_text(entries, row))
+    return inflate(compression, payload, size_bytes, entry_text(entries, row))
 
 
-def _entry_text(entries: Entries, row: int) -> str:
+def entry_text(entries: Entries, row: int) -> str:
     return f"{entries.ledger_id[row]}:{entries.entry_id[row]}"

@@ -16,7 +16,13 @@ from geminga.pipeline.columns.columns import ColumnMaker
 from geminga.pipeline.columns.decryption import BadKey, Decryptor
 from geminga.pipeline.columns.entries import Entries, Flags
 from geminga.pipeline.columns.message_id import EARLIEST, MessageId
-from geminga.pipeline.columns.payloads import BadPayload, ChunkedMessages, plain_payloads, portions
+from geminga.pipeline.columns.payloads import (
+    BadPayload,
+    ChunkedMessages,
+    entry_text,
+    plain_payloads,
+    portions,
+)
 from geminga.pipeline.errors import Access, Option, PipelineError
 from geminga.pipeline.topics.ranges import Range
 from geminga.pipeline.topics.reading import EntryReader
@@ -86,8 +92,7 @@ class _Opener:
 
 
 def _first(entries: Entries, flags: Flags) -> str:
-    row = int(flags.argmax())
-    return f"{entries.ledger_id[row]}:{entries.entry_id[row]}"
+    return entry_text(entries, int(flags.argmax()))
 
 
 def read_range(

@@ -43,12 +43,11 @@ from geminga.pipeline.values.avro_readers import (
     skip_union,
     skip_width,
 )
-from geminga.pipeline.values.avro_shapes import NAMED
+from geminga.pipeline.values.avro_shapes import NAMED, UNITS_US
 from geminga.pipeline.values.rules import OutOfRange
 
 _WIDTHS = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 _PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
-_UNITS_US = {"timestamp-millis": 1000, "timestamp-micros": 1}
 _PROMOTED = {"int": ("long", "float", "double"), "long": ("float", "double"), "float": ("double",),
              "string": ("bytes",), "bytes": ("string",)}  # fmt: skip
 _NUMBERS = {"int": pa.int32(), "long": pa.int64(), "float": pa.float32(), "double": pa.float64()}
@@ -234,9 +233,9 @@ class _Plan:
         pair = (writes["type"], logical), (reads["type"], other)
         if pair[0] == pair[1] == ("int", "date") and kind == pa.date32():
             return Dates(kind)
-        if {writes["type"], reads["type"]} == {"long"} and logical in _UNITS_US and other in _UNITS_US:
+        if {writes["type"], reads["type"]} == {"long"} and logical in UNITS_US and other in UNITS_US:
             if pa.types.is_timestamp(kind) and kind.unit == "us" and kind.tz is not None:
-                return Times(kind, _UNITS_US[logical], self.out_of_range)
+                return Times(kind, UNITS_US[logical], self.out_of_range)
         elif logical == other == "decimal" and writes["type"] == reads["type"]:
             digits = writes.get("precision"), writes.get("scale", 0)
             if digits != (reads.get("precision"), reads.get("scale", 0)) or not pa.types.is_decimal128(kind):
@@ -287,7 +286,7 @@ class _Plan:
         for each in branches:
             logical = each.get("logicalType") if isinstance(each, dict) else None
             if logical == "timestamp-millis" and default is not None:
-                default *= _UNITS_US[logical]
+                default *= UNITS_US[logical]
         try:
             value = pa.array([default], kind)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):

@@ -32,6 +32,8 @@ _LOGICAL: dict[tuple[str, str], pa.DataType] = {
     ("long", "timestamp-millis"): TIME,
     ("long", "timestamp-micros"): TIME,
 }
+UNITS_US = {"timestamp-millis": 1000, "timestamp-micros": 1}
+"""Of a time as a number."""
 _WIDENED = (({"int", "long"}, "long"), ({"float", "double"}, "double"))
 NAMED = ("record", "enum", "fixed")
 

@@ -16,6 +16,7 @@ from geminga.pipeline.client.connection import Connection
 from geminga.pipeline.client.topics import full_name
 from geminga.pipeline.columns.batches import Messages, select
 from geminga.pipeline.columns.columns import VALUE, Values, decoded_keys, payloads, text
+from geminga.pipeline.columns.payloads import entry_text
 from geminga.pipeline.columns.protobuf_columns import Ints
 from geminga.pipeline.errors import SET_RAW_VALUE, Access, Option
 from geminga.pipeline.values.avro_columns import ROWS_MIN, AvroColumn, column_decoder
@@ -96,7 +97,9 @@ class ValueDecoder:
         bad = np.zeros(len(messages), bool)
         try:
             columns = self._decoded(messages)
-        except BadValue:
+        except BadValue as error:
+            if len(messages) == 1 and self._rules.mode == "failfast":
+                raise self._named(messages, error) from None
             columns, bad = self._one_by_one(messages)
         kept = None
         if self._rules.mode == "dropmalformed" and bad.any():
@@ -115,26 +118,26 @@ class ValueDecoder:
         """The columns, null where a value is bad, and which are. Halves what fails until the bad ones are
         left: most values are good where any are.
         """
-        bad = np.zeros(len(messages), bool)
+        bad: list[bool] = []
         pieces: list[dict[str, pa.Array] | int] = []
 
-        def decode(begin: int, end: int) -> None:
-            rows = np.zeros(len(messages), bool)
-            rows[begin:end] = True
-            try:
-                pieces.append(self._decoded(select(messages, rows)))
-            except BadValue as error:
-                if end - begin > 1:
-                    middle = (begin + end) // 2
-                    decode(begin, middle)
-                    decode(middle, end)
-                    return
-                if self._rules.mode == "failfast":
-                    raise self._named(messages, begin, error) from None
-                bad[begin] = True
+        def halve(failed: Messages) -> None:
+            if len(failed) == 1:
+                bad.append(True)
                 pieces.append(1)
+                return
+            # Of what has been chosen, not of all: the choice of one row among many costs as much as they do.
+            is_first = np.arange(len(failed)) < len(failed) // 2
+            for some in (select(failed, is_first), select(failed, ~is_first)):
+                try:
+                    pieces.append(self._decoded(some))
+                    bad.extend([False] * len(some))
+                except BadValue as error:
+                    if len(some) == 1 and self._rules.mode == "failfast":
+                        raise self._named(some, error) from None
+                    halve(some)
 
-        decode(0, len(messages))
+        halve(messages)
         decoded = [piece for piece in pieces if isinstance(piece, dict)]
         types = {name: column.type for name, column in decoded[0].items()} if decoded else self._types()
         columns = {
@@ -143,17 +146,17 @@ class ValueDecoder:
             )
             for name, kind in types.items()
         }
-        return columns, bad
+        return columns, np.array(bad)
 
     def _types(self) -> dict[str, pa.DataType]:
         return {each.name: each.type for each in self._wanted if each.name in self._makes}
 
-    def _named(self, messages: Messages, row: int, error: BadValue) -> BadValue:
-        entries, of = messages.entries, int(messages.entry[row])
-        index = max(int(messages.batch_index[row]), 0)
+    def _named(self, message: Messages, error: BadValue) -> BadValue:
+        """`message` is one alone."""
+        entry = entry_text(message.entries, int(message.entry[0]))
+        index = max(int(message.batch_index[0]), 0)
         return BadValue(
-            f"{self._topic}: the value of message {entries.ledger_id[of]}:{entries.entry_id[of]}:{index} is "
-            "not what its schema says: ",
+            f"{self._topic}: the value of message {entry}:{index} is not what its schema says: ",
             error,
             "; if the schema has changed, load the table again, or ",
             Option("mode", "PERMISSIVE", "set"),

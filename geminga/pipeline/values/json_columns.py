@@ -16,11 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from geminga.pipeline.values.avro_shapes import Shape
+from geminga.pipeline.values.avro_shapes import UNITS_US, Shape
 
 _NOT_IN_COLUMNS = ("bytes", "fixed", "map", "null", "members")
 """What the compiled reader of JSON cannot do, or does in another way than the clients."""
-_UNITS_US = {"timestamp-millis": 1000, "timestamp-micros": 1}
 _EXAMPLES = 8
 _EXACT: msgspec.json.Decoder[Any] = msgspec.json.Decoder(float_hook=Decimal)
 _PLAIN: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
@@ -114,7 +113,7 @@ def _converted(column: pa.Array, field: pa.Field, shape: Shape | None) -> pa.Arr
     if pa.types.is_integer(column.type):
         if of.logical == "date":
             return column.cast(pa.int32()).cast(field.type)
-        return pc.multiply_checked(column, _UNITS_US[str(of.logical)]).cast(field.type)
+        return pc.multiply_checked(column, UNITS_US[str(of.logical)]).cast(field.type)
     found = column.cast(field.type)
     # Of text that is read row by row Python's own times decide, which begin with the year 1.
     if pc.any(pc.less(pc.year(found), 1)).as_py():

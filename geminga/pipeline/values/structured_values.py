@@ -9,7 +9,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
-from geminga.pipeline.values.avro_shapes import NAMED, Shape
+from geminga.pipeline.values.avro_shapes import NAMED, UNITS_US, Shape
 from geminga.pipeline.values.rules import OutOfRange
 from geminga.pipeline.values.times import one_in_microseconds
 
@@ -17,7 +17,6 @@ Change = Callable[[Any], Any]
 _INT32 = 1 << 31
 _DIGITS_MAX = 40
 """Of a number with a decimal exponent."""
-_UNITS_US = {"timestamp-millis": 1000, "timestamp-micros": 1}
 _KINDS: dict[str, tuple[type, ...]] = {
     "boolean": (bool,),
     "string": (str,),
@@ -51,7 +50,7 @@ class _Avro:
 
     def change(self, shape: Shape) -> Change:
         if shape.kind != "union":
-            return self._time(shape) if shape.logical in _UNITS_US else _container(shape, self.change)
+            return self._time(shape) if shape.logical in UNITS_US else _container(shape, self.change)
         parts = [self.change(part) for part in shape.parts]
         if not shape.has_members:
             return lambda value: None if value is None else parts[0](_unnamed(value))
@@ -69,7 +68,7 @@ class _Avro:
         return member
 
     def _time(self, shape: Shape) -> Change:
-        unit_us, out_of_range = _UNITS_US[str(shape.logical)], self._out_of_range
+        unit_us, out_of_range = UNITS_US[str(shape.logical)], self._out_of_range
         # A datetime where it had to be told from other numbers of a union.
         return lambda value: (
             one_in_microseconds(value, unit_us, out_of_range) if isinstance(value, int) else value
@@ -163,7 +162,7 @@ class _Json:
         if shape.logical == "date":
             return _days
         if shape.logical is not None:
-            unit_us, out_of_range = _UNITS_US[str(shape.logical)], self._out_of_range
+            unit_us, out_of_range = UNITS_US[str(shape.logical)], self._out_of_range
             return lambda value: _time(value, unit_us, out_of_range)
         if shape.kind in ("bytes", "fixed"):
             return _bytes
