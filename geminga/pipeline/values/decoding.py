@@ -17,7 +17,7 @@ from geminga.pipeline.client.topics import full_name
 from geminga.pipeline.columns.batches import Messages, select
 from geminga.pipeline.columns.columns import VALUE, Values, decoded_keys, payloads, text
 from geminga.pipeline.columns.payloads import entry_text
-from geminga.pipeline.columns.protobuf_columns import Ints
+from geminga.pipeline.columns.protobuf_columns import Bytes, Ints, Spans
 from geminga.pipeline.errors import SET_RAW_VALUE, Access, Option
 from geminga.pipeline.values.avro_columns import ROWS_MIN, AvroColumn, column_decoder
 from geminga.pipeline.values.avro_cursor import LEFT_OVER, REASONS
@@ -364,6 +364,10 @@ def _with_all(wanted: pa.Schema, makes: dict[str, pa.DataType]) -> pa.Schema:
 
 def _by_version(messages: Messages) -> Versions:
     spans, data = messages.entries.schema_version, messages.entries.data
+    if len(messages) and _are_same(data, spans):
+        at, size = int(spans.at[0]), int(spans.size[0])
+        version = data[at : at + size].tobytes() if at >= 0 else None
+        return [(version, np.arange(len(messages)))]
     entries, of_row = np.unique(messages.entry, return_inverse=True)
     numbers: dict[bytes | None, int] = {}
     of_entry = np.zeros(len(entries), np.int64)
@@ -374,6 +378,19 @@ def _by_version(messages: Messages) -> Versions:
         of_entry[index] = numbers.setdefault(version, len(numbers))
     found = of_entry[of_row]
     return [(version, np.flatnonzero(found == number)) for version, number in numbers.items()]
+
+
+def _are_same(data: Bytes, spans: Spans) -> bool:
+    """Whether all spans have the same bytes, or all are absent. Most topics have one version; to look at each
+    entry by itself would cost as much as decoding numbers does.
+    """
+    present = spans.present
+    if not present.any():
+        return True
+    if not present.all() or (spans.size != spans.size[0]).any():
+        return False
+    table = data[spans.at[:, np.newaxis] + np.arange(int(spans.size[0]))]
+    return bool((table == table[0]).all())
 
 
 class Readable(NamedTuple):
