@@ -23,6 +23,7 @@ from geminga.testing.requests import ask
 from geminga.testing.tenant import NotDelivered, Tenant
 
 DAY_MS = 86_400_000
+WALL_STEP_MS_MAX = 1000
 LOOKS_MAX = 100
 WAITS_S = 10.0
 """So that what is held up fails, and does not hang."""
@@ -106,7 +107,9 @@ def test_how_far_ahead_is_by_the_brokers_word(
             patched.setattr(time, "time_ns", functools.partial(int, at_ms * 1_000_000))
             geminga.connected(broker.service_url, broker.web_url)
         clock = ask(broker.web_url, "GET", "/geminga/clock")
-        assert AHEAD_MS <= clock["now_ms"] - clock["wall_ms"] < AHEAD_MS + 30 * DAY_MS
+        # The machine's time is set by others in small steps, and the broker's runs on without them.
+        ahead_ms = clock["now_ms"] - clock["wall_ms"] + WALL_STEP_MS_MAX
+        assert AHEAD_MS <= ahead_ms < AHEAD_MS + 30 * DAY_MS
 
 
 def test_what_is_not_acknowledged_at_the_next_event_is_told(tenant: Tenant) -> None:
