@@ -14,6 +14,7 @@ starts to work and when it rests. Rooms that only read the time need nothing of 
 from __future__ import annotations
 
 import heapq
+import math
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -25,10 +26,6 @@ WALL_CHECK_SECONDS = 5.0
 """A sleeper looks at the wall clock at least this often, so that a step of the clock is noticed."""
 LAST_MS: Final = 2**42 - 1
 """The last moment that the clock can show, in May 2109: a stamp of an entry has room for no later one."""
-QUIET_TURNS: Final = 3
-"""Turns of the event loop without work. A task that is woken by another one, which then rests, starts its own
-work a turn later.
-"""
 GENERATIONS_MAX: Final = 16
 """How often `quiet` waits for workers that others have woken. Publishers wake them all the time, and a jump
 does not wait for those.
@@ -114,7 +111,9 @@ class TrioClock:
 
 
 class Worker:
-    """A task that acts on message time. `works` and `rests` are called by the task itself."""
+    """A task that acts on message time. It calls `rests` itself; `works` is called by what wakes it, so that
+    it counts from then on.
+    """
 
     __slots__ = ("_clock", "name")
 
@@ -123,7 +122,7 @@ class Worker:
         self.name = name
 
     def works(self) -> None:
-        """The task has started to work."""
+        """The task has work to do."""
         self._clock.works(self)
 
     def to_rest_after(self, work: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
@@ -139,8 +138,19 @@ class Worker:
         return run
 
     def alarm(self, due_ms: int, call: Callable[[], None]) -> Alarm:
-        """As `VirtualClock.alarm`."""
-        return self._clock.alarm(due_ms, call)
+        """As `VirtualClock.alarm`; the task works from the moment on at which it goes off."""
+
+        def goes_off() -> None:
+            self.works()
+            call()
+
+        return self._clock.alarm(due_ms, goes_off)
+
+    def until_let_go(self, call: Callable[[], None]) -> bool:
+        """Whether the clock is held. Then this is called once when it ticks on, and until then an alarm alone
+        can end a wait for a time.
+        """
+        return self._clock.until_let_go(call)
 
     def rests(self) -> None:
         """The task has nothing to do until it is woken, or it ends."""
@@ -186,11 +196,10 @@ class VirtualClock:
         self._is_held = False
         self._stands = False
         self._step_ms = 0
+        self._until_let_go: set[Callable[[], None]] = set()
         self._alarms: list[tuple[int, int, Alarm]] = []
         self._alarm_number = 0
         self._working: set[Worker] = set()
-        self._starts = 0
-        """How often a worker has started."""
         self._awaited: set[Worker] = set()
         self._rested = trio.Event()
         """Set when all that are awaited have rested once."""
@@ -261,19 +270,30 @@ class VirtualClock:
         self._is_held = self._stands = False
         self._step_ms = 0
         self._offset_ms = offset_ms
+        calls, self._until_let_go = self._until_let_go, set()
+        for call in calls:
+            call()
 
-    def move_to(self, at_ms: int) -> None:
-        """Show `at_ms`, if that is not past, and wake the tasks whose time has come."""
+    def until_let_go(self, call: Callable[[], None]) -> bool:
+        """See `Worker.until_let_go`."""
+        if self._is_held:
+            self._until_let_go.add(call)
+        return self._is_held
+
+    def move_to(self, at_ms: int) -> bool:
+        """Show `at_ms`, if that is not past, and wake the tasks whose time has come; whether any were."""
         assert self._is_held
         from_ms = self._reached_ms
         now_ms = self._reached_ms = max(from_ms, at_ms)
         next_ms = self.next_alarm_ms()
         self._step_ms = now_ms - from_ms if next_ms is not None and next_ms < now_ms else 0
-        alarms = self._alarms
+        alarms, has_woken = self._alarms, False
         while alarms and (alarms[0][2].call is None or alarms[0][0] <= now_ms):
             _, _, alarm = heapq.heappop(alarms)
             if alarm.call is not None:
                 alarm.call()
+                has_woken = True
+        return has_woken
 
     def next_alarm_ms(self) -> int | None:
         """The earliest moment for which a task waits; None: no task waits for one."""
@@ -307,7 +327,6 @@ class VirtualClock:
         return Worker(self, name)
 
     def works(self, worker: Worker) -> None:
-        self._starts += 1
         self._working.add(worker)
 
     def rests(self, worker: Worker) -> None:
@@ -316,27 +335,33 @@ class VirtualClock:
         if not self._awaited:
             self._rested.set()
 
+    @property
+    def is_working(self) -> bool:
+        """Whether a worker is not resting."""
+        return bool(self._working)
+
     def working(self) -> list[str]:
         """The names of the workers that are not resting."""
         return sorted(worker.name for worker in self._working)
 
-    async def quiet(self) -> None:
-        """Return when each worker that a move has woken, or that one of them has woken, has come to rest."""
-        generations = turns = 0
-        while turns < QUIET_TURNS and generations < GENERATIONS_MAX:
-            starts = self._starts
-            await trio.lowlevel.checkpoint()
-            is_busy = bool(self._working)
-            if is_busy:
-                self._awaited = set(self._working)
-                self._rested = trio.Event()
-                await self._rested.wait()
-            # A worker may also have started and come to rest within the turn, after it woke another one.
-            if is_busy or self._starts != starts:
-                turns = 0
-                generations += 1
-            else:
-                turns += 1
+    async def quiet(self, seconds_max: float = math.inf) -> None:
+        """Return when each worker that a move has woken, or that one of them has woken, has come to rest, or
+        after so long. Each works from the call on that wakes it. Tasks that are no workers have had a turn.
+        """
+        # Without turns in which nothing works, to see whether something begins to: three of them made a stop
+        # half as long again.
+        await trio.lowlevel.checkpoint()
+        if self._working:
+            with trio.move_on_after(seconds_max):
+                await self._generations()
+
+    async def _generations(self) -> None:
+        for _ in range(GENERATIONS_MAX):
+            if not self._working:
+                return
+            self._awaited = set(self._working)
+            self._rested = trio.Event()
+            await self._rested.wait()
 
 
 def _wall_ms() -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 import pytest
 import trio
 
 from geminga import clock as clock_module
+from geminga.broker.dispatch.task import Sleeper, sleeper_for
 from geminga.clock import VirtualClock
 
 DAY_MS = 86_400_000
@@ -130,21 +132,20 @@ async def test_a_sleeper_wakes_with_the_move_to_its_time() -> None:
 
 
 async def test_it_is_quiet_when_those_that_were_woken_rest() -> None:
-    """Also those that they have woken in turn."""
+    """Also those that they have woken in turn. Each works from the call on that wakes it."""
     clock = VirtualClock()
     first, second = clock.worker("first"), clock.worker("second")
     go, go_on, events = trio.Event(), trio.Event(), []
 
     async def one() -> None:
         await go.wait()
-        first.works()
         await trio.lowlevel.checkpoint()
+        second.works()
         go_on.set()
         first.rests()
 
     async def two() -> None:
         await go_on.wait()
-        second.works()
         for _ in range(50):
             await trio.lowlevel.checkpoint()
         events.append("done")
@@ -156,10 +157,64 @@ async def test_it_is_quiet_when_those_that_were_woken_rest() -> None:
         await trio.testing.wait_all_tasks_blocked()
         await clock.quiet()
         assert events == []
+        first.works()
         go.set()
         await clock.quiet()
         assert events == ["done"]
         assert clock.working() == []
+
+
+@pytest.mark.parametrize("is_by_alarm", [True, False])
+async def test_a_dispatch_task_works_from_the_call_on_that_wakes_it(*, is_by_alarm: bool) -> None:
+    """Whichever of two tasks the loop runs first: the one that sleeps, or the one that waits for quiet."""
+    for _ in range(20):
+        clock = VirtualClock()
+        sleeper, rounds = sleeper_for(clock, "t / s"), []
+        due_ms = clock.now_ms() + DAY_MS
+
+        async def dispatch(sleeper: Sleeper, due_ms: int, rounds: list[int]) -> None:
+            sleeper.begins()
+            while True:
+                await sleeper.sleep(math.inf, due_ms if is_by_alarm and not rounds else None)
+                await trio.lowlevel.checkpoint()
+                rounds.append(1)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(dispatch, sleeper, due_ms, rounds)
+            await trio.testing.wait_all_tasks_blocked()
+            with clock.held():
+                clock.move_to(due_ms)
+                if not is_by_alarm:
+                    sleeper.wake()
+                assert clock.is_working
+                await clock.quiet()
+                assert rounds == [1]
+                assert not clock.is_working
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_task_that_fell_asleep_within_a_move_wakes_up_by_the_ticking_after_it(
+    wall: Wall, autojump_clock: trio.testing.MockClock
+) -> None:
+    clock = VirtualClock()
+    sleeper, woken = sleeper_for(clock, "t / s"), []
+
+    async def dispatch(due_ms: int) -> None:
+        sleeper.begins()
+        await sleeper.sleep(math.inf, due_ms)
+        while clock.now_ms() < due_ms:
+            await sleeper.sleep(math.inf, due_ms)
+        woken.append(clock.now_ms())
+
+    due_ms = clock.now_ms() + 1000
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            with clock.held():
+                nursery.start_soon(dispatch, due_ms)
+                await trio.testing.wait_all_tasks_blocked()
+                assert not clock.is_working
+            wall.ms += 1000
+    assert woken == [due_ms]
 
 
 async def test_a_worker_that_others_keep_busy_holds_up_nothing() -> None:

@@ -274,6 +274,10 @@ class ManagedLedger:
         return self._record.ledgers()
 
     @property
+    def number_of_ledgers(self) -> int:
+        return len(self._chain.ids)
+
+    @property
     def number_of_entries(self) -> int:
         return self._chain.entries
 

@@ -33,7 +33,7 @@ from geminga.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerSe
 from geminga.metadata.ledger_ids import LedgerIds
 from geminga.metadata.store import MetadataStore
 from geminga.names import TopicName
-from geminga.position import EARLIEST, Position
+from geminga.position import EARLIEST, LATEST, Position
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.decoder import Decoder, Delivery
 from geminga.wire.message_metadata import peek, stamp
@@ -188,6 +188,7 @@ class InMemory:
     """The door to an index of each subscription's own, in memory alone, opened by the dispatcher's task."""
 
     shared: Any = None
+    fed_from = LATEST
 
     def __init__(self, rig: Rig) -> None:
         self.policy = DelayPolicy()

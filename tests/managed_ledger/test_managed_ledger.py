@@ -289,6 +289,22 @@ async def test_what_is_in_memory_behind_one_in_a_log_is_not_fetched_beyond_the_b
         assert r.bookie.statistics().reads_from_memory - before <= 1
 
 
+async def test_nothing_is_read_ahead_of_scattered_entries(rooms, publish):
+    """Though they are in the read cache, and near the end of what was loaded there."""
+    async with rooms() as r:
+        positions = await publish(await r.open(), [b"%05000d" % n for n in range(1000)])
+    async with rooms() as r:
+        ledger = await r.open()
+        await ledger.read(positions[0], 20, 1 << 20)
+        cached = [p for p in positions if r.bookie.read_cached(*p, p.entry_id, goes_on=False)]
+        assert 10 < len(cached) < 900
+        before = r.bookie.statistics().found.log_loads
+        for position in cached[::-5]:
+            assert len(await ledger.read_positions([position])) == 1
+            await trio.testing.wait_all_tasks_blocked(0.01)
+        assert r.bookie.statistics().found.log_loads == before
+
+
 async def test_scattered_entries_of_which_none_is_there(rooms, publish):
     async with rooms() as r:
         ledger = await r.open(ROLL_AT_10)

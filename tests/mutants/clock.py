@@ -51,10 +51,26 @@ MUTANTS = (
     Mutant(
         "quiet-does-not-wait-for-the-second-in-line",
         CLOCK,
-        "generations < GENERATIONS_MAX:",
-        "generations < 1:",
+        "for _ in range(GENERATIONS_MAX):",
+        "for _ in range(1):",
         CLOCK_TESTS,
         "that a jump waits for those that the woken ones wake",
+    ),
+    Mutant(
+        "a-woken-task-does-not-work-yet",
+        "geminga/broker/dispatch/task.py",
+        "        if self._woken is not None:\n            self._worker.works()\n        super().wake()\n",
+        "        super().wake()\n",
+        CLOCK_TESTS,
+        "that a jump waits for what it has woken",
+    ),
+    Mutant(
+        "sleepers-of-a-move-sleep-on",
+        CLOCK,
+        "        for call in calls:\n            call()\n",
+        "",
+        CLOCK_TESTS,
+        "that what falls due after a jump is delivered",
     ),
     Mutant(
         "due-by-the-clients-clock",

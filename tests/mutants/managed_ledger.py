@@ -80,4 +80,12 @@ MUTANTS = (
         ("tests/e2e/faults/test_e2e_unload_acks.py",),
         "end to end: that an unload keeps the acknowledgements which the broker has taken",
     ),
+    Mutant(
+        "scattered-reads-read-ahead",
+        "geminga/managed_ledger/chain/ledger_reads.py",
+        "goes_on=_is_in_order(rest)",
+        "goes_on=True",
+        ("tests/managed_ledger/test_managed_ledger.py",),
+        "that a million random delays do not have all that lies between them loaded",
+    ),
 )

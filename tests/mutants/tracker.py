@@ -364,4 +364,20 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/tracker/buckets/test_verify.py",),
         "that verify finds a directory which promises other messages than sound segments have",
     ),
+    Mutant(
+        "shared-index-takes-all-that-one-reads",
+        "geminga/tracker/index/view.py",
+        "(len(self.index.readers) > 1 or self.reader.passed.count)",
+        "self.reader.passed.count",
+        ("tests/tracker/index/test_composition.py",),
+        "that what one subscription reads is not due once more to another that has had it",
+    ),
+    Mutant(
+        "shared-index-takes-what-was-passed",
+        "geminga/tracker/index/view.py",
+        "(len(self.index.readers) > 1 or self.reader.passed.count)",
+        "len(self.index.readers) > 1",
+        ("tests/tracker/index/test_composition.py",),
+        "that what is read again counts, though it was passed before",
+    ),
 )

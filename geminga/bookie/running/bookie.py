@@ -350,12 +350,14 @@ class Bookie:
         return self._set.of(ledger_id).reader.size_bytes(ledger_id, entries)
 
     def read_cached(
-        self, ledger_id: int, first: int, last: int, *, bytes_max: int = sys.maxsize
+        self, ledger_id: int, first: int, last: int, *, bytes_max: int = sys.maxsize, goes_on: bool = True
     ) -> list[bytes]:
         """The longest run of entries from `first` up to `last` that is in memory; [] if `first` is not. At
-        most `bytes_max` long in total, unless the first entry alone is longer.
+        most `bytes_max` long in total, unless the first entry alone is longer. `goes_on`: what follows is
+        probably read next, so it may be read ahead.
         """
-        return self._set.of(ledger_id).reader.read_memory(ledger_id, first, last, bytes_max)
+        reader = self._set.of(ledger_id).reader
+        return reader.read_memory(ledger_id, first, last, bytes_max, goes_on=goes_on)
 
     async def read(self, ledger_id: int, first: int, last: int, *, bytes_max: int) -> list[bytes]:
         """Entries from `first` up to `last` at most. Returns at least one entry, and at most `bytes_max`

@@ -213,7 +213,9 @@ class LedgerReader:
                     with contextlib.suppress(StorageError):
                         await self._load(*position, position[1], 0)
 
-    def read_memory(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[bytes]:
+    def read_memory(
+        self, ledger_id: int, first: int, last: int, bytes_max: int, *, goes_on: bool = True
+    ) -> list[bytes]:
         bodies: list[bytes] = []
         while first <= last and (segment := self._find(ledger_id, first)) is not None:
             end = _last_within(segment, first, min(last, segment.last), bytes_max, at_least_one=not bodies)
@@ -221,7 +223,10 @@ class LedgerReader:
                 break
             bodies += segment.bodies(first, end)
             size_bytes = segment.body_bytes(first, end)
-            self._note(segment, first, end, size_bytes)
+            if goes_on:
+                self._note(segment, first, end, size_bytes)
+            else:
+                self._found.add(end - first + 1, size_bytes)
             bytes_max -= size_bytes
             first = end + 1
         return bodies

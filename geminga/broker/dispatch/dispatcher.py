@@ -62,7 +62,6 @@ class Dispatcher:
         self._replay = replay
         self._delays = delays
         self._takeover = takeover
-        self._passes = 0
         # Kept between rounds: a consumer with permits for one read at a time would otherwise get overdue
         # entries each time, and never a new one.
         self._is_turn_of_due = True
@@ -253,6 +252,8 @@ class Dispatcher:
 
     async def run_round(self) -> None:
         """Send all that can be sent now."""
+        # The others have had their turn before this round, so it counts from 0.
+        passes = 0
         self._reader.begin_round()
         # A time of the last round that is past by now would end the sleep after this one at once.
         self._throttle.ask_again()
@@ -266,9 +267,8 @@ class Dispatcher:
                 return
             # Between two reads: every few of them the other tasks have their turn, and the outboxes theirs,
             # so that what was sent leaves in few large writes.
-            self._passes += 1
-            if self._passes >= PASSES_PER_TURN:
-                self._passes = 0
+            passes += 1
+            if passes % PASSES_PER_TURN == 0:
                 await trio.lowlevel.checkpoint()
 
     def _entries_wanted(self) -> int:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from geminga.clock import WALL_CHECK_SECONDS
+
 if TYPE_CHECKING:
     from geminga.clock import Clock, Worker
 
@@ -72,13 +74,20 @@ class Sleeper:
 
 
 class WatchedSleeper(Sleeper):
-    """Under a virtual clock: a jump waits until the task sleeps again."""
+    """Under a virtual clock: a jump waits until the task sleeps again. The task works from the call on that
+    wakes it, so a jump need not wait for turns of the loop to see what was woken.
+    """
 
     __slots__ = ("_worker",)
 
     def __init__(self, clock: Clock, worker: Worker) -> None:
         super().__init__(clock)
         self._worker = worker
+
+    def wake(self) -> None:
+        if self._woken is not None:
+            self._worker.works()
+        super().wake()
 
     async def sleep(self, retry_at_s: float, due_ms: int | None) -> None:
         if not self._is_woken:
@@ -87,6 +96,31 @@ class WatchedSleeper(Sleeper):
             await super().sleep(retry_at_s, due_ms)
         finally:
             self._worker.works()
+
+    async def _sleep_until(self, retry_at_s: float, due_ms: int | None) -> None:
+        self._woken = trio.Event()
+        alarm = None if due_ms is None else self._worker.alarm(due_ms, self.wake)
+        try:
+            # Between two stops of a jump no time passes by itself, and a scope with a deadline costs as much
+            # as all the rest of a sleep.
+            if retry_at_s == math.inf and self._worker.until_let_go(self._look_again):
+                await self._woken.wait()
+            while not self._woken.is_set() and (left_s := self._left_s(retry_at_s, due_ms)) > 0:
+                with trio.move_on_after(min(left_s, WALL_CHECK_SECONDS)):
+                    await self._woken.wait()
+        finally:
+            self._woken = None
+            if alarm is not None:
+                alarm.cancel()
+
+    def _look_again(self) -> None:
+        # Not as `wake` does: a jump that has just ended has left nothing undone.
+        if self._woken is not None:
+            self._woken.set()
+
+    def _left_s(self, retry_at_s: float, due_ms: int | None) -> float:
+        left_s = retry_at_s - self._clock.monotonic_s()
+        return left_s if due_ms is None else min(left_s, (due_ms - self._clock.now_ms()) / 1000)
 
     def begins(self) -> None:
         self._worker.works()

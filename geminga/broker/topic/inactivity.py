@@ -106,11 +106,13 @@ def deletions_line(deleted: Sequence[tuple[str, int]]) -> str:
     )
 
 
+def expires_subscriptions(topic: Topic) -> bool:
+    return topic.policies.subscription_expiration_minutes > 0
+
+
 async def expire_subscriptions(topic: Topic) -> None:
     """Delete the subscriptions that have had no consumer for too long. Raises StorageError."""
     minutes = topic.policies.subscription_expiration_minutes
-    if minutes <= 0:
-        return
     for subscription in tuple(topic.subscriptions.values()):
         # A deletion waits for the disk. Meanwhile this subscription may have gone, and a new one of its name,
         # with its own time, have come.

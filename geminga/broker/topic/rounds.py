@@ -10,8 +10,21 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from geminga.broker.flow.slices import Pace
-from geminga.broker.topic.inactivity import IdleDeletions, expire_subscriptions, is_to_go
-from geminga.broker.topic.upkeep import enforce_quotas, expire, trim, upkeep_deduplication
+from geminga.broker.topic.inactivity import (
+    IdleDeletions,
+    expire_subscriptions,
+    expires_subscriptions,
+    is_to_go,
+)
+from geminga.broker.topic.upkeep import (
+    enforce_quotas,
+    expire,
+    has_ids,
+    has_quota,
+    has_ttl,
+    trim,
+    upkeep_deduplication,
+)
 from geminga.errors import GemingaError
 from geminga.managed_ledger.chain.state import QUEUEING
 
@@ -37,13 +50,17 @@ class Checks:
         loaded: Mapping[str, Topic],
         interval_s: float,
         work: Callable[[Topic], Awaitable[None]],
+        concerns: Callable[[Topic], bool] = lambda _: True,
         end_round: Callable[[], None] = lambda: None,
     ) -> None:
-        """`end_round` is called after each round, even after a cancelled one."""
+        """`concerns`: whether there may be any such work on a topic, which is asked before each. `end_round`
+        is called after each round, even after a cancelled one.
+        """
         self._clock = clock
         self._loaded = loaded
         self._interval_s = interval_s
         self._work = work
+        self._concerns = concerns
         self._end_round = end_round
         self._running = trio.Lock()
         self._put_off()
@@ -60,30 +77,37 @@ class Checks:
 
     async def run_once(self) -> bool:
         """Whether anything changed. An error of one topic is logged, and the round goes on with the next."""
-        has_changed = False
-        async with self._running:
-            self._put_off()
-            try:
-                pace = Pace()
-                # A copy: topics are loaded and closed while a round waits for a disk.
-                for topic in tuple(self._loaded.values()):
-                    await pace.row()
-                    if not topic.closing:
-                        before = _traces(topic) if self._clock.is_virtual else None
-                        try:
-                            await self._work(topic)
-                        except GemingaError as error:
-                            log.warning("%s: %s", topic.name, error)
-                        has_changed |= before is not None and before != _traces(topic)
-            finally:
-                self._end_round()
+        # Without a turn of the loop where it is free, as a jump comes here before nearly each of its stops.
+        try:
+            self._running.acquire_nowait()
+        except trio.WouldBlock:
+            await self._running.acquire()
+        self._put_off()
+        try:
+            return await self._round()
+        finally:
+            self._end_round()
+            self._running.release()
+
+    async def _round(self) -> bool:
+        has_changed, pace = False, Pace()
+        # A copy: topics are loaded and closed while a round waits for a disk.
+        for topic in tuple(self._loaded.values()):
+            await pace.row()
+            if not topic.closing and self._concerns(topic):
+                before = _traces(topic) if self._clock.is_virtual else None
+                try:
+                    await self._work(topic)
+                except GemingaError as error:
+                    log.warning("%s: %s", topic.name, error)
+                has_changed |= before is not None and before != _traces(topic)
         return has_changed
 
 
 def _traces(topic: Topic) -> tuple[object, ...]:
     """What a check may change of a topic."""
     subscriptions = tuple(s.cursor.mark_delete for s in topic.subscriptions.values())
-    return topic.closing, topic.ledger.state, len(topic.ledger.ledgers), subscriptions
+    return topic.closing, topic.ledger.state, topic.ledger.number_of_ledgers, subscriptions
 
 
 class Rounds:
@@ -98,11 +122,15 @@ class Rounds:
         self._delete = delete
         settings, idle = rooms.settings, IdleDeletions()
         self._every = partial(Checks, rooms.clock, loaded)
-        self.expiry = self._every(settings.expiry_interval_s, expire)
+        self.expiry = self._every(settings.expiry_interval_s, expire, has_ttl)
         self.unused_topics = self._every(
-            settings.inactive_topics_interval_s, partial(self._delete_if_idle, deletions=idle), idle.tell
+            settings.inactive_topics_interval_s,
+            partial(self._delete_if_idle, deletions=idle),
+            end_round=idle.tell,
         )
-        self.unused_subscriptions = self._every(settings.subscription_expiry_interval_s, expire_subscriptions)
+        self.unused_subscriptions = self._every(
+            settings.subscription_expiry_interval_s, expire_subscriptions, expires_subscriptions
+        )
         self._checks = tuple(self._all_checks())
 
     def start(self, nursery: trio.Nursery) -> None:
@@ -119,11 +147,11 @@ class Rounds:
         yield self.expiry
         if settings.checks_quotas:
             enforce = partial(enforce_quotas, record=self._rooms.record)
-            yield self._every(settings.quota_interval_s, enforce)
+            yield self._every(settings.quota_interval_s, enforce, has_quota)
         yield self.unused_subscriptions
         yield self.unused_topics
         yield self._every(settings.trim_interval_s, trim)
-        yield self._every(settings.dedup_upkeep_s, upkeep_deduplication)
+        yield self._every(settings.dedup_upkeep_s, upkeep_deduplication, has_ids)
 
     # -- under a virtual clock -------------------------------------------------------------------------------
 

@@ -38,15 +38,24 @@ async def trim(topic: Topic) -> None:
     await topic.trim()
 
 
+def has_ttl(topic: Topic) -> bool:
+    return topic.policies.message_ttl_s > 0
+
+
 async def expire(topic: Topic) -> None:
-    """Acknowledge messages older than the TTL, on every subscription. StorageError if unreadable."""
-    ttl_s = topic.policies.message_ttl_s
-    if ttl_s > 0:
-        from_due_time = topic.policies.ttl_from_due_time
-        for subscription in tuple(topic.subscriptions.values()):
-            if subscription.is_holder:
-                continue  # the TTL may be one that was lifted in the changes that the metadata lacks
-            await topic.expire_older(subscription, ttl_s, from_due_time=from_due_time)
+    """Acknowledge messages older than the TTL, which there is, on every subscription. StorageError if
+    unreadable.
+    """
+    ttl_s, from_due_time = topic.policies.message_ttl_s, topic.policies.ttl_from_due_time
+    for subscription in tuple(topic.subscriptions.values()):
+        if subscription.is_holder:
+            continue  # the TTL may be one that was lifted in the changes that the metadata lacks
+        await topic.expire_older(subscription, ttl_s, from_due_time=from_due_time)
+
+
+def has_quota(topic: Topic) -> bool:
+    policies = topic.policies
+    return policies.quota_size.limit_size >= 0 or policies.quota_age.limit_time > 0
 
 
 async def enforce_quotas(topic: Topic, *, record: Record) -> None:
@@ -71,6 +80,10 @@ async def enforce_quotas(topic: Topic, *, record: Record) -> None:
             "%s: its backlog quota (%s) is exceeded; its producers are disconnected", topic.name, found.kind
         )
         topic.disconnect_producers()
+
+
+def has_ids(topic: Topic) -> bool:
+    return topic.dedup.ids is not None
 
 
 async def upkeep_deduplication(topic: Topic) -> None:

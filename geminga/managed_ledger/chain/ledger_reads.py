@@ -58,10 +58,13 @@ class LedgerReads:
         """Bytes of these entries."""
         self.failures = 0
 
-    def read_cached(self, start: tuple[int, int], count_max: int, bytes_max: int) -> list[Entry]:
+    def read_cached(
+        self, start: tuple[int, int], count_max: int, bytes_max: int, *, goes_on: bool = True
+    ) -> list[Entry]:
         """Entries from `start` on that are in memory: one ledger's run, [] if there is none at that position.
 
-        At least one entry even if it alone is larger than `bytes_max`.
+        At least one entry even if it alone is larger than `bytes_max`. `goes_on`: what follows is probably
+        read next.
         """
         ledger_id, entry_id = start
         entries = self._chain.counts.get(ledger_id, 0)
@@ -76,7 +79,7 @@ class LedgerReads:
             self.entries_from_cache += len(cached)
             return cached
         # The bookie's caches hold what the tail cache has evicted, without a thread and an await.
-        bodies = self._bookie.read_cached(ledger_id, entry_id, stop - 1, bytes_max=bytes_max)
+        bodies = self._bookie.read_cached(ledger_id, entry_id, stop - 1, bytes_max=bytes_max, goes_on=goes_on)
         if not bodies:
             return []
         self._missed(bodies)
@@ -129,13 +132,15 @@ class LedgerReads:
         self._tail_cache.missed(len(bodies), size_bytes)
 
     async def read_positions(
-        self, positions: Sequence[tuple[int, int]], bytes_max: int = sys.maxsize
+        self, positions: Sequence[tuple[int, int]], bytes_max: int = sys.maxsize, *, at_once: bool = False
     ) -> list[Entry]:
         """The entries at these ascending positions. Those that do not exist, or no longer, are left out.
 
-        Ends behind the entry with which `bytes_max` is reached: see `reached`.
+        Ends behind the entry with which `bytes_max` is reached: see `reached`. Lets other tasks run once; if
+        `at_once`, only while it waits for a disk: for a caller that sees to their turns itself.
         """
-        await trio.lowlevel.checkpoint()
+        if not at_once:
+            await trio.lowlevel.checkpoint()
         # Runs bring unwanted neighbours along; the set filters them in one look-up each.
         wanted = set(positions)
         found: list[Entry] = []
@@ -165,7 +170,11 @@ class LedgerReads:
                 entries = None
                 if bytes_max > 0:
                     run_bytes_max = min(bytes_max, READ_RUN_BYTES_MAX)
-                    entries = self.read_cached((ledger_id, first), last + 1 - first, run_bytes_max)
+                    # With read-ahead for each, a million random delays had all that lies between them loaded
+                    # and checked, over and over: a third of a broker's CPU.
+                    entries = self.read_cached(
+                        (ledger_id, first), last + 1 - first, run_bytes_max, goes_on=_is_in_order(rest)
+                    )
                 if not entries:
                     parts.append(rest)
                     break

@@ -95,9 +95,10 @@ class Buckets:
         """By ledger id."""
         self.generation = 0
         """How often all was cleared."""
+        self.events = BucketEvents(record, store.topic, (owner and owner.subscription) or "")
         self.seal_signal = Signal()
-        self.load_signal = Signal()
-        self.merge_signal = Signal()
+        self.load_signal = Signal(clock.worker(f"buckets of {self.owner_text}"))
+        self.merge_signal = Signal(clock.worker(f"merging of {self.owner_text}"))
         self.delete_signal = Signal()
         self.told_signal = Signal()
         self.inspecting = trio.Lock()
@@ -119,7 +120,6 @@ class Buckets:
         """While a recovery runs."""
         self.frozen: deque[Frozen] = deque()
         """What waits to be sealed, the oldest first."""
-        self.events = BucketEvents(record, store.topic, (owner and owner.subscription) or "")
         self._owner = owner
         self._doomed: deque[tuple[str | None, int]] = deque()
         """To be deleted: the property, unless it is gone already, and the ledger that it names."""

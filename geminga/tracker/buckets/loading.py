@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
-from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import trio
 
@@ -20,9 +18,6 @@ from geminga.tracker.buckets.retrying import (
     BackOff,
 )
 from geminga.tracker.format.stored_bucket import StoredBucket
-
-if TYPE_CHECKING:
-    from geminga.clock import Worker
 
 log = logging.getLogger("geminga.tracker")
 
@@ -63,16 +58,12 @@ class Loader:
 
     async def run(self) -> None:
         """Until cancelled. A bucket that cannot be read never holds up another."""
-        worker = self._clock.worker(f"buckets of {self._buckets.owner_text}")
-        if worker is None:
-            await self._run(self._buckets.load_signal.wait)
-        else:
-            try:
-                await self._run(partial(self._wait_for_moves, worker))
-            finally:
-                worker.rests()
+        try:
+            await self._run()
+        finally:
+            self._buckets.load_signal.rests()
 
-    async def _run(self, wait: Callable[[float], Awaitable[None]]) -> None:
+    async def _run(self) -> None:
         index = self._buckets.index
         while True:
             has_loaded = False
@@ -88,17 +79,16 @@ class Loader:
             # pause between two looks made a backlog that fell due at once late by 12 ms for each few hundred
             # messages, and ended jumps of a virtual clock before all was there.
             if not has_loaded:
-                await wait(self._pause_s())
+                await self._wait(self._pause_s())
 
-    async def _wait_for_moves(self, worker: Worker, pause_s: float) -> None:
-        """Under a virtual clock: also until a jump comes to the next segment that is wanted."""
-        signal, next_ms = self._buckets.load_signal, self._buckets.index.next_wanted_ms()
-        alarm = None if next_ms is None else worker.alarm(next_ms, signal.set)
-        worker.rests()
+    async def _wait(self, pause_s: float) -> None:
+        signal, alarm = self._buckets.load_signal, None
+        # Under a virtual clock also until a jump comes to the next segment that is wanted.
+        if signal.worker is not None and (next_ms := self._buckets.index.next_wanted_ms()) is not None:
+            alarm = signal.worker.alarm(next_ms, signal.set)
         try:
             await signal.wait(pause_s)
         finally:
-            worker.works()
             if alarm is not None:
                 alarm.cancel()
 

@@ -29,8 +29,14 @@ ten times as much.
 
 async def run_merging(buckets: Buckets) -> None:
     """Until cancelled, which leaves the sources as they were. So does whatever fails."""
+    try:
+        await _run(buckets)
+    finally:
+        buckets.merge_signal.rests()
+
+
+async def _run(buckets: Buckets) -> None:
     back_off = BackOff()
-    worker = buckets.clock.worker(f"merging of {buckets.owner_text}")
     while True:
         chosen = _choose(buckets)
         if not chosen:
@@ -38,7 +44,7 @@ async def run_merging(buckets: Buckets) -> None:
             continue
         try:
             # A jump of a virtual clock waits for it: what the sources had loaded, the new bucket loads again.
-            with buckets.operations.counting("merge"), working(worker):
+            with buckets.operations.counting("merge"), working(buckets.merge_signal.worker):
                 await _merge(buckets, chosen)
             back_off.succeeded()
         except Outdated:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import trio
+
+if TYPE_CHECKING:
+    from geminga.clock import Worker
 
 T = TypeVar("T")
 
@@ -36,22 +39,42 @@ async def in_thread(function: Callable[..., T], *args: Any) -> T:
 
 
 class Signal:
-    """Says to one task that there is work. Nothing that was said is missed."""
+    """Says to one task that there is work. Nothing that was said is missed. `worker` is the task for jumps of
+    a virtual clock: it works from the call on that ends its wait.
+    """
 
-    __slots__ = ("_event",)
+    __slots__ = ("_event", "_is_awaited", "worker")
 
-    def __init__(self) -> None:
+    def __init__(self, worker: Worker | None = None) -> None:
+        self.worker = worker
         self._event = trio.Event()
+        self._is_awaited = False
 
     def set(self) -> None:
+        # Only then: what is said to a task that has ended would hold up each jump.
+        if self._is_awaited and self.worker is not None:
+            self.worker.works()
         self._event.set()
 
     async def wait(self, seconds_max: float = math.inf) -> None:
-        """Until it is set, or was since the last wait, but no longer than this."""
-        with trio.move_on_after(seconds_max):
-            await self._event.wait()
+        """Until it is set, or was since the last wait; no longer than this. The worker rests meanwhile."""
+        if not self._event.is_set():
+            self._is_awaited = True
+            self.rests()
+        try:
+            with trio.move_on_after(seconds_max):
+                await self._event.wait()
+        finally:
+            self._is_awaited = False
+            if self.worker is not None:
+                self.worker.works()
         # After the wait and before the work: what is said during the work ends the next wait at once.
         self._event = trio.Event()
+
+    def rests(self) -> None:
+        """The task has nothing to do, or has ended."""
+        if self.worker is not None:
+            self.worker.rests()
 
 
 class BackOff:

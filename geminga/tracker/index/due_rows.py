@@ -34,6 +34,8 @@ _SPARSE_MAX: Final = 4096
 """So many entry ids of a container are an array in roaring's portable form, more are bits."""
 _QUICK_MAX: Final = 1500
 _LEDGERS_COUNTED_MAX: Final = 256
+_FEW_CODES: Final = 16
+"""So many are faster one by one than as columns."""
 _CONTAINER: Final = struct.Struct("<IIHHI")
 _NO_RUNS: Final = 12346
 """Its cookie."""
@@ -171,8 +173,8 @@ def are_among(codes: Integers, ascending: Integers) -> NDArray[np.bool_]:
 
 def members_of(codes: Integers) -> dict[int, BitMap]:
     """Codes in any order, perhaps none, perhaps some twice, as entry ids by ledger, which ascend."""
-    if not len(codes):
-        return {}
+    if len(codes) <= _FEW_CODES:
+        return _few_members_of(codes.tolist())
     ledgers = codes >> ENTRY_BITS
     low, high = int(ledgers.min()), int(ledgers.max())
     # All entry ids below 65,536, as in ledgers of Pulsar's default size: half the bytes to sort, and one
@@ -196,6 +198,18 @@ def members_of(codes: Integers) -> dict[int, BitMap]:
         bounds = [0, *(np.flatnonzero(ledgers[1:] != ledgers[:-1]) + 1).tolist(), len(codes)]
         ledger_ids = ledgers[bounds[:-1]].tolist()
     return dict(zip(ledger_ids, _bitmaps(entry_ids, bounds), strict=True))
+
+
+def _few_members_of(codes: list[int]) -> dict[int, BitMap]:
+    # A message that is due alone is the rule where each has a time of its own: numpy took 12 us for it.
+    few: dict[int, BitMap] = {}
+    for code in sorted(codes):
+        ledger_id = code >> ENTRY_BITS
+        if ledger_id in few:
+            few[ledger_id].add(code & ENTRY_MASK)
+        else:
+            few[ledger_id] = BitMap((code & ENTRY_MASK,))
+    return few
 
 
 def _bitmaps(entry_ids: NDArray[np.uint16] | Integers, bounds: list[int]) -> list[BitMap]:

@@ -136,6 +136,7 @@ class View:
         # `array.fromlist` takes nothing else.
         times_ms = deliver_at_ms if isinstance(deliver_at_ms, list) else list(deliver_at_ms)
         self.index.feed.add_many(ledger_id, entry_ids, times_ms, earliest_ms)
+        self.reader.added()
         return ()
 
     def add_due(self, position: tuple[int, int], due_ms: int) -> None:
@@ -163,7 +164,11 @@ class View:
         # Another view, a changed due time or the batches that have fallen behind may hold a position that is
         # no member. `add_entries` checks members only, and would add it a second time, or with the wrong
         # time.
-        if self._is_shared or self.index.overrides or self.due.behind.count:
+        if self.index.overrides or self.due.behind.count:
+            return False
+        # With one subscription, which is the rule, a shared index is as free as one of its own. Its backlog
+        # took a fifth longer to read when each entry was added by itself.
+        if self._is_shared and (len(self.index.readers) > 1 or self.reader.passed.count):
             return False
         return not self.due.may_have(ledger_id, first_entry, last_entry)
 

@@ -31,8 +31,8 @@ class Reads:
             monkeypatch.setattr(rig.ledger, name, self._noting(getattr(rig.ledger, name)))
 
     def _noting(self, read: Any) -> Any:
-        def noting(*arguments: Any) -> Any:
-            found = read(*arguments)
+        def noting(*arguments: Any, **named: Any) -> Any:
+            found = read(*arguments, **named)
             if isinstance(found, list):
                 self._note(found)
                 return found
@@ -199,14 +199,14 @@ async def test_parts_lost_while_another_is_being_read_again_are_all_read(
         read_cached = rig.ledger.read_cached
         pending = [positions[0:10], positions[20:30]]
 
-        def losing(*arguments: Any) -> list[Entry]:
+        def losing(*arguments: Any, **named: Any) -> list[Entry]:
             if pending and len(subscription.delayed) > 30:
                 lost = pending.pop()
                 tracker = subscription.delayed.tracker
                 assert tracker is not None
                 tracker.pass_positions(lost)
                 subscription.delayed.read_again(lost[0].ledger_id, lost[-1].ledger_id)
-            return read_cached(*arguments)
+            return read_cached(*arguments, **named)
 
         monkeypatch.setattr(rig.ledger, "read_cached", losing)
         await lose(subscription, *positions[10:14])

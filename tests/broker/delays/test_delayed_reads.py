@@ -60,8 +60,8 @@ async def test_large_messages_that_fall_due_together_are_not_read_together(
         read = rig.ledger.read_positions
         read_bytes: list[int] = []
 
-        async def weighed(*arguments: Any) -> Any:
-            entries = await read(*arguments)
+        async def weighed(*arguments: Any, **named: Any) -> Any:
+            entries = await read(*arguments, **named)
             read_bytes.append(sum(len(entry.body) for entry in entries))
             return entries
 
@@ -126,12 +126,12 @@ async def test_reads_that_fail_for_a_while_lose_no_delayed_message(
         def failing(name: str) -> None:
             read = getattr(rig.ledger, name)
 
-            async def try_to(*arguments: Any) -> Any:
+            async def try_to(*arguments: Any, **named: Any) -> Any:
                 nonlocal failed
                 if fails:
                     failed += 1
                     raise StorageError("no answer")
-                return await read(*arguments)
+                return await read(*arguments, **named)
 
             monkeypatch.setattr(rig.ledger, name, try_to)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import trio
@@ -14,7 +14,6 @@ from geminga.broker.subscription.statistics import statistics_of
 from geminga.clock import TrioClock
 from geminga.errors import StorageError
 from geminga.managed_ledger.chain.entry import Entry
-from geminga.position import Position
 from tests.broker.dispatch.test_dispatch_model import slow_down
 from tests.broker.dispatch_rig import Client, OpenRig, Rig, message
 
@@ -246,12 +245,12 @@ async def test_a_due_message_that_cannot_be_read_does_not_keep_the_task_awake(
         reads = 0
         read = rig.ledger.read_positions
 
-        async def failing(positions: Sequence[Position], bytes_max: int) -> list[Entry]:
+        async def failing(*arguments: Any, **named: Any) -> list[Entry]:
             nonlocal reads
             reads += 1
             if reads == 1:
                 raise StorageError("no answer")
-            return await read(positions, bytes_max)
+            return await read(*arguments, **named)
 
         monkeypatch.setattr(rig.ledger, "read_positions", failing)
         await trio.sleep(9)

@@ -331,13 +331,13 @@ def slow_down(rig: Rig, read_ms: int) -> None:
     ledger: Any = rig.ledger
     read, read_positions = ledger.read, ledger.read_positions
 
-    async def slow_read(*arguments: Any) -> Any:
+    async def slow_read(*arguments: Any, **named: Any) -> Any:
         await trio.sleep(read_ms / 1000)
-        return await read(*arguments)
+        return await read(*arguments, **named)
 
-    async def slow_read_positions(*arguments: Any) -> Any:
+    async def slow_read_positions(*arguments: Any, **named: Any) -> Any:
         await trio.sleep(read_ms / 1000)
-        return await read_positions(*arguments)
+        return await read_positions(*arguments, **named)
 
     ledger.read_cached = lambda *_: []
     ledger.read, ledger.read_positions = slow_read, slow_read_positions

@@ -271,9 +271,9 @@ class SlowReads:
         await self.go_on.wait()
         return await self._read(*arguments)
 
-    async def read_positions(self, *arguments: Any) -> Any:
+    async def read_positions(self, *arguments: Any, **named: Any) -> Any:
         await self.go_on.wait()
-        return await self._read_positions(*arguments)
+        return await self._read_positions(*arguments, **named)
 
 
 async def test_what_is_given_back_during_a_read_of_new_entries_goes_first(dispatch_rig: OpenRig) -> None:
@@ -351,7 +351,7 @@ async def test_what_could_not_be_read_is_sent_again_later(
         ledger: Any = rig.ledger
         read_positions = ledger.read_positions
 
-        async def fail_once(*_: Any) -> Any:
+        async def fail_once(*_: Any, **named: Any) -> Any:
             ledger.read_positions = read_positions
             await trio.lowlevel.checkpoint()
             raise StorageError("cannot read")

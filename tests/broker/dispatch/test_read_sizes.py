@@ -19,13 +19,13 @@ def note_reads(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     brought: list[int] = []
     read, read_positions = rig.ledger.read, rig.ledger.read_positions
 
-    async def noted(*arguments: Any) -> Any:
-        entries = await read(*arguments)
+    async def noted(*arguments: Any, **named: Any) -> Any:
+        entries = await read(*arguments, **named)
         brought.append(len(entries))
         return entries
 
-    async def noted_positions(*arguments: Any) -> Any:
-        entries = await read_positions(*arguments)
+    async def noted_positions(*arguments: Any, **named: Any) -> Any:
+        entries = await read_positions(*arguments, **named)
         brought.append(len(entries))
         return entries
 

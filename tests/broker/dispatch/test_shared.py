@@ -558,7 +558,7 @@ async def test_a_wait_for_the_next_try_that_ends_before_the_sleep_is_not_forgott
         assert client.payloads == [b"0"]
 
 
-async def failing_read(*_: object) -> object:
+async def failing_read(*_: object, **_named: object) -> object:
     raise LedgerNotFound("ledger 7 is gone")
 
 

@@ -107,6 +107,24 @@ def test_what_one_view_has_passed_counts_for_the_other_only() -> None:
     assert counts(view) == {"sealed": 50, "growing": 10}
 
 
+def test_what_one_view_reads_of_a_shared_index_is_not_due_to_one_that_has_had_it() -> None:
+    world = Sealing(is_shared=True)
+    view = View(world.index)
+    other = View(world.index, is_acknowledged=lambda position: position[1] < 10)
+    view.add_many(1, range(50), [10**6] * 50)
+    assert (len(view), len(other)) == (50, 40)
+
+
+def test_what_was_passed_of_a_shared_index_counts_when_it_is_read_again() -> None:
+    world = Sealing(is_shared=True)
+    view = View(world.index)
+    view.add_many(1, range(50), [10**6] * 50)
+    view.pass_positions([(1, 3)])
+    assert len(view) == 49
+    view.add_many(1, range(2, 5), [10**6] * 3)
+    assert len(view) == 50
+
+
 def test_in_memory_there_is_one_part() -> None:
     view = View(DelayedIndex(HandClock(), IndexSettings(tick_ms=1, strict=True)))
     assert parts(view) == []
