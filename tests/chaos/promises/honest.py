@@ -31,6 +31,8 @@ def main() -> int:
     parser.add_argument("--small", action="store_true", help="in the size of the tests")
     parser.add_argument("--histories", type=Path, metavar="DIR", help="keep those of runs that did not pass")
     flags = parser.parse_args()
+    if flags.histories is not None:
+        flags.histories.mkdir(parents=True, exist_ok=True)
     size = () if flags.small else ("--scale", "1", "--pace", "1")
     busy = [subprocess.Popen([sys.executable, "-c", COMPUTES]) for _ in range(flags.busy)]
 
