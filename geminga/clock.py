@@ -265,6 +265,11 @@ class VirtualClock:
         assert self._is_held
         self._stands = True
 
+    @property
+    def stands(self) -> bool:
+        """Whether it is to `stand`, so that it does not tick though nothing moves it."""
+        return self._stands
+
     def let_go(self, offset_ms: int) -> None:
         """End `held`, so far ahead of the machine's clock; it never goes back."""
         self._is_held = self._stands = False

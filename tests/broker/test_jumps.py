@@ -118,9 +118,11 @@ async def test_a_clock_whose_place_cannot_be_saved_stands_still() -> None:
         with pytest.raises(StorageError, match="the clock stands still at 2027-.* full. Move it once more"):
             await jumps.by(length_ms)
         wall_ms += 60_000
+        assert clock.stands
         assert clock.now_ms() == 1_800_000_005_000
     is_full = False
     await jumps.by(0)
+    assert not clock.stands
     assert clock.now_ms() == 1_800_000_005_000
     wall_ms += 7
     assert clock.now_ms() == 1_800_000_005_007

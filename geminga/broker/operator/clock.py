@@ -9,7 +9,7 @@ import msgspec
 
 from geminga.broker.flow.slices import Pace
 from geminga.broker.operator.delayed_unread import holds_back, unread_of
-from geminga.clock import RealClock
+from geminga.clock import RealClock, VirtualClock
 from geminga.errors import Conflict
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ class ClockReport(msgspec.Struct, frozen=True, kw_only=True):
     """Message time."""
     wall_ms: int
     """The machine's clock."""
+    stands: bool
+    """Whether a virtual clock does not tick, as it could not be saved where it stands. A move ends that."""
     next_due_ms: int | None
     """When the next delayed message falls due, as far as the broker has read; None: it knows of none."""
     unread_topics: int
@@ -66,6 +68,7 @@ class ClockOperator:
             clock="virtual" if clock.is_virtual else "real",
             now_ms=clock.now_ms(),
             wall_ms=RealClock().now_ms(),
+            stands=isinstance(clock, VirtualClock) and clock.stands,
             next_due_ms=min(times, default=None),
             unread_topics=topics + len(being_read),
             unread_entries=entries,
@@ -86,7 +89,6 @@ class ClockOperator:
         if self._jumps is None:
             # Imported with the first jump: most brokers never make one.
             from geminga.broker.jumps.jumps import Jumps, Saves
-            from geminga.clock import VirtualClock
             from geminga.metadata.virtual_clock_state import save_clock, save_jump
 
             clock = self._rooms.clock

@@ -87,6 +87,8 @@ def print_report(report: Mapping[str, Any]) -> None:
     print(f"now       {time_text(report['now_ms'])}  ({report['clock']})")
     if report["clock"] == "virtual":
         print(f"ahead by  {datetime.timedelta(seconds=round(ahead_s))}")
+    if report.get("stands"):
+        print("stands    it could not be saved where it stands: geminga clock advance 0 lets it tick on")
     print(f"next due  {_next_due_text(report)}")
 
 

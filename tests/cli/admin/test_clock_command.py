@@ -32,3 +32,9 @@ def test_the_next_due_time_is_told_as_far_as_it_is_known(
 ) -> None:
     print_report({**REPORT, **found})
     assert capsys.readouterr().out.splitlines()[-1] == f"next due  {text}"
+
+
+def test_a_clock_that_stands_says_how_it_ticks_on(capsys: pytest.CaptureFixture[str]) -> None:
+    print_report({**REPORT, "clock": "virtual", "stands": True, "next_due_ms": None})
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("stands")]
+    assert line.endswith("geminga clock advance 0 lets it tick on")

@@ -35,8 +35,8 @@ class ClockRoutes:
         router.add("POST", "/geminga/clock", self.advance)
 
     async def report(self, request: Request) -> Response:
-        """{"clock": "real" or "virtual", "now_ms", "wall_ms", "next_due_ms" or null, "unread_topics",
-        "unread_entries"}: a message of those that are not read yet may be due before.
+        """{"clock": "real" or "virtual", "now_ms", "wall_ms", "stands", "next_due_ms" or null,
+        "unread_topics", "unread_entries"}: a message of those that are not read yet may be due before.
         """
         self._gate.check(request)
         return json_response(await self._clock.report())
