@@ -168,13 +168,14 @@ class Feed:
             code = ledger_id << ENTRY_BITS | entry_ids[0]
             if ledger_id != self._ledger_id or not (self._is_shared or self._goes_on(code)):
                 self._turn_to(ledger_id, code)
-        # One by one where something is not plain: a border within the batch, or members among them.
-        if entry_ids[-1] >= self._limit_entry or not members.add_entries(entry_ids):
+        count = len(deliver_at_ms)
+        # One by one where something is not plain: a border within the batch, also that of a bucket, which
+        # would be larger by most of a read; or members among them.
+        if entry_ids[-1] >= self._limit_entry or count > self._room or not members.add_entries(entry_ids):
             members.stop_run()
             for entry_id, at_ms in zip(entry_ids, deliver_at_ms, strict=True):
                 self.add(ledger_id, entry_id, at_ms)
             return
-        count = len(deliver_at_ms)
         self._column.add_many(self._first_code, entry_ids, deliver_at_ms, earliest_ms, continued)
         if self._room > count:
             self._room -= count

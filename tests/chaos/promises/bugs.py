@@ -265,8 +265,8 @@ BUGS = (
         "a-ttl-takes-what-is-not-due",
         "delays",
         "geminga/broker/topic/upkeep.py",
-        "from_due_time = topic.policies.ttl_from_due_time",
-        "from_due_time = False",
+        "topic.policies.message_ttl_s, topic.policies.ttl_from_due_time",
+        "topic.policies.message_ttl_s, False",
         "pulsar-21898",
     ),
     # -- Key_Shared ------------------------------------------------------------------------------------------
