@@ -282,6 +282,17 @@ MUTANTS: tuple[Mutant, ...] = (
         "that an entry of which the range wants the first messages counts like any other",
     ),
     Mutant(
+        "headers-in-no-order",
+        "geminga/pipeline/columns/columns.py",
+        "np.lexsort((pairs.at, pairs.message))",
+        "np.lexsort((-pairs.at, pairs.message))",
+        (
+            "tests/pipeline/columns/test_batches.py::"
+            "test_headers_keep_order_and_repeats_and_the_map_has_the_last_of_each",
+        ),
+        "that properties are in the order of the wire, and the last of several counts",
+    ),
+    Mutant(
         "audit-settled-by-one-message-of-a-batch",
         "geminga/pipeline/audit/acknowledged.py",
         "whole = (sizes > 0) & (counts >= sizes)",

@@ -28,7 +28,7 @@ DELIVER_AT_TIME, BROKER_TIME, REDELIVERY_COUNT = "__deliverAtTime", "__brokerTim
 LEDGER_ID, ENTRY_ID, BATCH_INDEX = "__ledgerId", "__entryId", "__batchIndex"
 SEQUENCE_ID, PRODUCER_NAME, ORDERING_KEY = "__sequenceId", "__producerName", "__orderingKey"
 SCHEMA_VERSION, KEY_BASE64, PARTITION = "__schemaVersion", "__keyBase64", "__partition"
-UNDECRYPTED = "__undecrypted"
+UNDECRYPTED, HEADERS = "__undecrypted", "__headers"
 
 _TIME = pa.timestamp("us", tz="UTC")
 
@@ -55,6 +55,7 @@ MORE_COLUMNS = {
     KEY_BASE64: pa.bool_(),
     PARTITION: pa.int32(),
     UNDECRYPTED: pa.bool_(),
+    HEADERS: pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
 }
 """What it lacks; asked for one by one."""
 
@@ -156,6 +157,7 @@ class ColumnMaker:
             KEY_BASE64: lambda m: pa.array(m.key_base64 & m.key.present),
             PARTITION: lambda m: pa.repeat(self._partition, len(m)),
             UNDECRYPTED: lambda m: pa.array(m.entries.undecrypted[m.entry]),
+            HEADERS: headers,
         }
 
     def batch(self, messages: Messages) -> pa.RecordBatch:
@@ -209,35 +211,57 @@ def payloads(messages: Messages) -> pa.BinaryArray:
     return gather(messages.data, Spans(at, messages.payload_bytes))
 
 
-def properties(messages: Messages) -> pa.MapArray:
-    """A property that is given twice counts once, with its last value: Spark refuses a map with a key
-    twice.
-    """
-    count = len(messages)
+class _Pairs(NamedTuple):
+    """The properties of all messages, in the order of the wire."""
+
+    message: Ints
+    """In order."""
+    keys: pa.StringArray
+    values: pa.BinaryArray
+
+    def offsets(self, count: int) -> Ints:
+        """Where those of each of `count` messages begin, and where the last ones end."""
+        return np.searchsorted(self.message, np.arange(count + 1)).astype(np.int32)
+
+
+def _pairs(messages: Messages) -> _Pairs:
     pairs = messages.properties
-    if len(pairs.message) == 0:
-        empty = pa.array([], pa.string())
-        return pa.MapArray.from_arrays(pa.array(np.zeros(count + 1, np.int32)), empty, empty)
     order = np.lexsort((pairs.at, pairs.message))
     message, at, size = pairs.message[order], pairs.at[order], pairs.size[order]
     found = scan(messages.data, at, at + size, numbers={}, spans=(_PAIR_KEY, _PAIR_VALUE))
     if not found.spans[_PAIR_KEY].present.all():
         raise ProtocolError("a property without a key")
     keys = text(gather(messages.data, found.spans[_PAIR_KEY]))
-    values = text(gather(messages.data, found.spans[_PAIR_VALUE]))
+    return _Pairs(message, keys, gather(messages.data, found.spans[_PAIR_VALUE]))
+
+
+def properties(messages: Messages) -> pa.MapArray:
+    """A property that is given twice counts once, with its last value: Spark refuses a map with a key
+    twice.
+    """
+    pairs = _pairs(messages)
+    message, keys = pairs.message, pairs.keys
     if len(message) > 1 and (message[1:] == message[:-1]).any():
         last = {
             (row, key): index for index, (row, key) in enumerate(zip(message, keys.to_pylist(), strict=True))
         }
         if len(last) < len(message):
             chosen = np.array(sorted(last.values()))
-            keys, values, message = (
-                keys.take(pa.array(chosen)),
-                values.take(pa.array(chosen)),
-                message[chosen],
-            )
-    offsets = np.searchsorted(message, np.arange(count + 1)).astype(np.int32)
-    return pa.MapArray.from_arrays(pa.array(offsets), keys, values)
+            taken = pa.array(chosen)
+            pairs = _Pairs(message[chosen], keys.take(taken), pairs.values.take(taken))
+    offsets = pa.array(pairs.offsets(len(messages)))
+    return pa.MapArray.from_arrays(offsets, pairs.keys, text(pairs.values))
+
+
+def headers(messages: Messages) -> pa.ListArray:
+    """All properties, in order and with repeated keys. Null, as Spark's Kafka source has it, for a message
+    without any.
+    """
+    pairs = _pairs(messages)
+    offsets = pairs.offsets(len(messages))
+    structs = pa.StructArray.from_arrays([pairs.keys, pairs.values], ["key", "value"])
+    mask = pa.array(np.diff(offsets) == 0)
+    return pa.ListArray.from_arrays(pa.array(offsets), structs, mask=mask)
 
 
 def _of_entries(messages: Messages, spans: Spans) -> Spans:

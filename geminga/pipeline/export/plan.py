@@ -19,6 +19,7 @@ from geminga.pipeline.client.connection import Connection
 from geminga.pipeline.client.last_message import last_of
 from geminga.pipeline.client.topics import Last, full_name
 from geminga.pipeline.columns.columns import (
+    HEADERS,
     METADATA_COLUMNS,
     MORE_COLUMNS,
     PARTITION,
@@ -39,7 +40,7 @@ from geminga.pipeline.topics.ranges import Range
 from geminga.pipeline.topics.rows import EncryptedEntry, read_range
 from geminga.pipeline.values.schemas import TopicSchema, fetch_versions
 
-_NOT_IN_FILES: Final = (REDELIVERY_COUNT, PARTITION, UNDECRYPTED)
+_NOT_IN_FILES: Final = (REDELIVERY_COUNT, PARTITION, UNDECRYPTED, HEADERS)
 _READ: Final = pa.schema(
     [
         (VALUE, pa.binary()),

@@ -10,7 +10,7 @@ from typing import cast
 from geminga.limits import MIB
 from geminga.pipeline.client.addresses import addresses
 from geminga.pipeline.client.topics import full_name
-from geminga.pipeline.columns.columns import METADATA_COLUMNS, MORE_COLUMNS
+from geminga.pipeline.columns.columns import HEADERS, METADATA_COLUMNS, MORE_COLUMNS
 from geminga.pipeline.errors import Access, BadOption
 from geminga.pipeline.topics.offset_options import LATEST_TEXT, MessageIds, Times, ending, starting, times
 from geminga.pipeline.topics.prefixed_options import (
@@ -58,6 +58,7 @@ _READ = [
     "allowDifferentTopicSchemas",
     "waitingForNonExistedTopic",
     "columns",
+    "includeHeaders",
     "splitsPerPartition",
     "rawValue",
     "mode",
@@ -236,7 +237,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         unknown_ledger_end=_unknown_end(values),
         allow_different_schemas=values.flag("allowdifferenttopicschemas", False),
         wait_for_topic=values.flag("waitingfornonexistedtopic", False),
-        more_columns=_columns(options.get("columns", "")),
+        more_columns=_columns(options.get("columns", ""), with_headers=values.flag("includeheaders", False)),
         splits_per_partition=values.number("splitsperpartition", 0, 0) or 0,
         raw_value=values.flag("rawvalue", False),
         rules=_rules(values),
@@ -393,9 +394,9 @@ def _rules(values: _Values) -> ValueRules:
     return ValueRules(cast("Mode", mode), column, cast("OutOfRange", times))
 
 
-def _columns(given: str) -> tuple[str, ...]:
+def _columns(given: str, *, with_headers: bool) -> tuple[str, ...]:
     names = tuple(name.strip() for name in given.split(",") if name.strip())
     for name in names:
         if name not in MORE_COLUMNS:
             raise BadOption(f"option columns: {name!r} is unknown; known are {', '.join(MORE_COLUMNS)}")
-    return names
+    return (*names, HEADERS) if with_headers and HEADERS not in names else names

@@ -186,6 +186,17 @@ def test_one_column_and_options_as_python_writes_them(topics: Topics, topic: str
     assert (table.column_names, table.num_rows) == (["__key"], 3)
 
 
+def test_headers_are_a_column(topics: Topics, topic: str, url: str) -> None:
+    pairs = pa.array([[("a", "1"), ("b", ""), ("a", "2")], []], pa.map_(pa.string(), pa.string()))
+    topics.write(topic, {"value": [b"x", b"y"], "__messageProperties": pairs}, batchRows="2")
+    expected = [{"key": "a", "value": b"1"}, {"key": "b", "value": b""}, {"key": "a", "value": b"2"}]
+    for reader in (
+        read_topic(url, topic, options={"includeHeaders": True}),
+        read_topic(url, topic, columns=["__headers"]),
+    ):
+        assert reader.read_all().column("__headers").to_pylist() == [expected, None]
+
+
 def test_it_reads_as_it_is_asked_and_leaves_nothing_when_closed(
     topics: Topics, admin: Admin, topic: str, url: str
 ) -> None:

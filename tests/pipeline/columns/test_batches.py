@@ -143,6 +143,47 @@ def test_any_batch_is_what_was_put_in(messages: list[Message], repeat: int) -> N
     assert rows[0]["__redeliveryCount"] == 2
 
 
+def pairs_of(*pairs: tuple[str, bytes]) -> list[dict[str, object]]:
+    return [{"key": key, "value": value} for key, value in pairs]
+
+
+def test_headers_keep_order_and_repeats_and_the_map_has_the_last_of_each() -> None:
+    """In a batch and alone; a value need not be text, and may be missing; null without any."""
+    given = [("b", "1"), ("a", "2"), ("b", "1"), ("b", "3"), ("", "")]
+    pairs = [pb.KeyValue(key=key, value=value) for key, value in given]
+    raw = b"".join(
+        b"\x0a" + bytes([len(pair)]) + pair
+        for pair in (b"\x0a\x01k\x12\x02\xff\0", b"\x12\x01v\x0a\x01k", b"\x0a\x01n")
+    )
+    size = pb.SingleMessageMetadata(payload_size=1).SerializeToString()
+    odd = struct.pack(">I", len(raw + size)) + raw + size + b"z"
+    rows = decode(
+        message_frame(single(b"x", properties=pairs) + single(b"y") + odd, metadata_of(3)),
+        message_frame(b"alone", metadata_of(None, properties=pairs[::-1]), entry_id=1),
+        message_frame(b"none", metadata_of(None), entry_id=2),
+    )
+    as_bytes = [(key, value.encode()) for key, value in given]
+    assert [row["__headers"] for row in rows] == [
+        pairs_of(*as_bytes),
+        None,
+        [*pairs_of(("k", b"\xff\0"), ("k", b"v")), {"key": "n", "value": None}],
+        pairs_of(*as_bytes[::-1]),
+        None,
+    ]
+    assert [row["__messageProperties"] for row in rows] == [
+        [("a", "2"), ("b", "3"), ("", "")],
+        [],
+        [("k", "v"), ("n", None)],
+        [("", ""), ("a", "2"), ("b", "1")],
+        [],
+    ]
+
+
+def test_of_messages_without_properties_there_are_no_headers() -> None:
+    rows = decode(message_frame(b"".join(map(single, [b"a", b"b"])), metadata_of(2)))
+    assert [(row["__headers"], row["__messageProperties"]) for row in rows] == [(None, [])] * 2
+
+
 def test_a_long_batch_with_sequence_ids_is_exact() -> None:
     """Sequence ids grow by a byte at 128 and 16384: runs of equal sizes end there."""
     values = [b"%06d" % index * 10 for index in range(20_000)]

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import functions
 from pyspark.sql.types import StructType
@@ -41,6 +42,26 @@ def test_a_topic_is_a_dataframe_and_back(spark: Any, broker: Endpoints, topics: 
         (n, str(n % 10), 1000 + n, str(n), topic) for n in range(5000)
     ]
     assert read.columns == ["value", *METADATA_COLUMNS, "__entryId"]
+
+
+def test_headers_are_all_properties_in_order(
+    spark: Any, broker: Endpoints, topics: Topics, topic: str
+) -> None:
+    """With the type that Spark's source for Kafka gives them."""
+    pairs = [[("n", str(n)), ("m", "é"), ("n", "again")] if n % 2 else [] for n in range(40)]
+    kind = pa.map_(pa.string(), pa.string())
+    rows = {"value": [b"%d" % n for n in range(40)], "__messageProperties": pa.array(pairs, kind)}
+    topics.write(topic, rows, batchRows="10")
+    read = source(spark.read, broker, topic, includeHeaders="true").load()
+    assert read.columns == ["value", *METADATA_COLUMNS, "__headers"]
+    assert read.schema["__headers"].dataType.simpleString() == "array<struct<key:string,value:binary>>"
+    found = read.selectExpr("cast(value as string) n", "__headers", "__messageProperties m").collect()
+    for row in found:
+        n = int(row.n)
+        headers = [("n", b"%d" % n), ("m", "é".encode()), ("n", b"again")] if n % 2 else None
+        assert (row["__headers"] and [tuple(each) for each in row["__headers"]]) == headers
+        assert row.m == ({"m": "é", "n": "again"} if n % 2 else {})
+    assert len(found) == 40
 
 
 def test_what_is_available_now_is_read_once_and_acknowledged(

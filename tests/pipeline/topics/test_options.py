@@ -55,6 +55,7 @@ def options_of(**given: str) -> Options:
         ("pulsar.producer.maxPendingMessages", "many", "whole number"),
         ("pulsar.admin.whatever", "x", "known are authPluginClassName"),
         ("valueSchema", "protobuf", "avro"),
+        ("includeHeaders", "yes", "includeHeaders is 'yes'; expected true or false"),
     ],
 )
 def test_what_is_not_possible_is_refused_with_the_reason(name: str, value: str, words: str) -> None:
