@@ -282,6 +282,33 @@ MUTANTS: tuple[Mutant, ...] = (
         "that an entry of which the range wants the first messages counts like any other",
     ),
     Mutant(
+        "splits-of-the-same-range-again-and-again",
+        SPLITS,
+        "heapreplace(largest, (-block.weight / block.parts, index))",
+        "heapreplace(largest, (-block.weight, index))",
+        SPLITS_TESTS,
+        "that minPartitions cuts ranges in proportion to their sizes",
+    ),
+    Mutant(
+        "splits-with-one-entry-too-many",
+        SPLITS,
+        "int((rows_max - rows) / each + _ALMOST)",
+        "int((rows_max - rows) / each + 1)",
+        SPLITS_TESTS,
+        "that a split has no more messages than maxRecordsPerPartition if batches are equal",
+    ),
+    Mutant(
+        "splits-forgotten-by-the-checkpoint",
+        STREAMING,
+        "return ends | options.splitting.offsets()",
+        "return ends",
+        (
+            "tests/pipeline/topics/test_topics.py::"
+            "test_micro_batches_are_cut_by_records_and_again_as_they_were",
+        ),
+        "that a micro-batch which runs again has the splits that it had, whatever the options are now",
+    ),
+    Mutant(
         "headers-in-no-order",
         "geminga/pipeline/columns/columns.py",
         "np.lexsort((pairs.at, pairs.message))",

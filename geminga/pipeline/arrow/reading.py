@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -13,7 +14,9 @@ from geminga.pipeline.arrow.table import chosen_schema, range_batches, table_sch
 from geminga.pipeline.errors import BadOption
 from geminga.pipeline.topics.options import Options, parse_options
 from geminga.pipeline.topics.planning import plan_batch
+from geminga.pipeline.topics.prefixed_options import OptionWithoutEffect
 from geminga.pipeline.topics.ranges import Range
+from geminga.pipeline.topics.splitting import AS_WORTH, WHOLE
 from geminga.pipeline.values.schemas import TopicSchema
 
 Start = str | Mapping[str, str]
@@ -67,10 +70,17 @@ def read_topic(
             "read_topic acknowledges nothing: leave out predefinedSubscription and subscriptionPrefix, or "
             "read a stream with Spark"
         )
+    if parsed.splitting != AS_WORTH:
+        names = ", ".join(parsed.splitting.offsets())
+        warnings.warn(
+            f"{names}: no effect here, since read_topic reads in one thread",
+            OptionWithoutEffect,
+            stacklevel=2,
+        )
     values = values_of(parsed)
     chosen = [columns] if isinstance(columns, str) else columns
     schema = table_schema(parsed, values) if chosen is None else chosen_schema(parsed, chosen, values)
-    ranges = plan_batch(replace(parsed, splits_per_partition=1))
+    ranges = plan_batch(replace(parsed, splitting=WHOLE))
     # by way of Arrow's C interface: else `close` would leave the generator open until it is collected
     return pa.RecordBatchReader.from_stream(
         pa.RecordBatchReader.from_batches(schema, _batches(parsed, values, schema, ranges))

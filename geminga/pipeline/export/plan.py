@@ -17,6 +17,7 @@ from geminga.limits import MIB
 from geminga.names import TopicName
 from geminga.pipeline.client.connection import Connection
 from geminga.pipeline.client.last_message import last_of
+from geminga.pipeline.client.topic_questions import TopicQuestions
 from geminga.pipeline.client.topics import Last, full_name
 from geminga.pipeline.columns.columns import (
     HEADERS,
@@ -35,7 +36,7 @@ from geminga.pipeline.export.manifest import ExportedFile, ExportedTopic
 from geminga.pipeline.files.files import Files, NotThere
 from geminga.pipeline.files.locations import join
 from geminga.pipeline.topics.options import Options, TopicChoice
-from geminga.pipeline.topics.planning import cut_range, partitions, topics_of
+from geminga.pipeline.topics.planning import cut_ranges, partitions, topics_of
 from geminga.pipeline.topics.ranges import Range
 from geminga.pipeline.topics.rows import EncryptedEntry, read_range
 from geminga.pipeline.values.schemas import TopicSchema, fetch_versions
@@ -62,7 +63,7 @@ class Plan:
 
 def plan_export(options: Options, known: Mapping[str, ExportedTopic]) -> Plan:
     """Everything that is stored now and was not exported. Raises `PipelineError`."""
-    ranges: list[Range] = []
+    found: list[tuple[Range, Last]] = []
     topics = dict(known)
     for topic in topics_of(options):
         before = known.get(topic)
@@ -75,10 +76,11 @@ def plan_export(options: Options, known: Mapping[str, ExportedTopic]) -> Plan:
             wanted = _range(options, part, start, last)
             offsets[part] = wanted.end
             if wanted.start < wanted.end:
-                ranges += cut_range(options, wanted, last)
+                found.append((wanted, last))
         count = 0 if parts == [topic] else len(parts)
         topics[topic] = ExportedTopic(count, offsets, _schemas(options, topic))
-    return Plan(tuple(ranges), topics)
+    with TopicQuestions(options.access) as questions:
+        return Plan(tuple(cut_ranges(options, found, questions)), topics)
 
 
 def _range(options: Options, topic: str, start: MessageId, last: Last) -> Range:

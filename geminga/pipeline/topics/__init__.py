@@ -1,8 +1,8 @@
 """Reads topics as ranges and streams; the options of the data source.
 
 Batch: `plan_batch` (`planning.py`) turns options into a `Range` for each partition, and `cut` (`splits.py`)
-divides ranges by ledgers. A task calls `read_range` (`rows.py`), which reads entries (`EntryReader` in
-`reading.py`) into Arrow batches.
+divides ranges by ledgers, as a `Splitting` says. A task calls `read_range` (`rows.py`), which reads entries
+(`EntryReader` in `reading.py`) into Arrow batches.
 
 Stream: `StreamPlan` (`streaming.py`) keeps offsets, `triggers/` estimates how far limits reach
 (`admission.py` computes it exactly), and `Subscriptions` acknowledges on durable subscriptions. Writing

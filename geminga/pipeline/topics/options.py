@@ -23,6 +23,7 @@ from geminga.pipeline.topics.prefixed_options import (
     access_of,
 )
 from geminga.pipeline.topics.ranges import UnknownEnd
+from geminga.pipeline.topics.splitting import AS_WORTH, Splitting
 from geminga.pipeline.triggers.waiting import DEFAULT_DELAY_S
 from geminga.pipeline.values.rules import DEFAULT_RULES, MODES, OUT_OF_RANGE, Mode, OutOfRange, ValueRules
 from geminga.units import duration_ms
@@ -60,6 +61,8 @@ _READ = [
     "columns",
     "includeHeaders",
     "splitsPerPartition",
+    "minPartitions",
+    "maxRecordsPerPartition",
     "rawValue",
     "mode",
     "columnNameOfCorruptRecord",
@@ -143,8 +146,7 @@ class Options:
     allow_different_schemas: bool = False
     wait_for_topic: bool = False
     more_columns: tuple[str, ...] = ()
-    splits_per_partition: int = 0
-    """0: as many as are worth it."""
+    splitting: Splitting = AS_WORTH
     raw_value: bool = False
     rules: ValueRules = DEFAULT_RULES
     exactly_once: bool = False
@@ -238,7 +240,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         allow_different_schemas=values.flag("allowdifferenttopicschemas", False),
         wait_for_topic=values.flag("waitingfornonexistedtopic", False),
         more_columns=_columns(options.get("columns", ""), with_headers=values.flag("includeheaders", False)),
-        splits_per_partition=values.number("splitsperpartition", 0, 0) or 0,
+        splitting=_splitting(values),
         raw_value=values.flag("rawvalue", False),
         rules=_rules(values),
     )
@@ -266,6 +268,21 @@ def _memory_limit(values: _Values, client: Settings) -> int:
     of_client = client.number("memoryLimitBytes") or _MEMORY_LIMIT_BYTES
     default = max(of_client, _MEMORY_LIMIT_BYTES_MIN)
     return values.number("memorylimitbytes", default, _MEMORY_LIMIT_BYTES_MIN) or default
+
+
+def _splitting(values: _Values) -> Splitting:
+    of_each = values.number("splitsperpartition", 0, 0) or 0
+    for name in ("minpartitions", "maxrecordsperpartition"):
+        if of_each and values.number(name, None, 1) is not None:
+            raise BadOption(
+                f"options splitsPerPartition and {_shown(name)} exclude each other: with splitsPerPartition="
+                f"{of_each} each partition has so many splits, whatever it holds. Leave one of them out"
+            )
+    return Splitting(
+        of_each,
+        of_all_min=values.number("minpartitions", 0, 1) or 0,
+        rows_max=values.number("maxrecordsperpartition", 0, 1) or 0,
+    )
 
 
 def _unknown_end(values: _Values) -> UnknownEnd:

@@ -11,7 +11,7 @@ from geminga.clock import RealClock
 from geminga.limits import MESSAGE_BYTES_MAX
 from geminga.pipeline.client.admin_http import added_of_all, ledgers_of_all
 from geminga.pipeline.client.topic_questions import TopicQuestions
-from geminga.pipeline.client.topics import Last, matching
+from geminga.pipeline.client.topics import Last, Ledger, matching
 from geminga.pipeline.columns.message_id import EARLIEST, LATEST, MessageId
 from geminga.pipeline.errors import TOPICS_PATTERN, BadOption, PipelineError, TopicMissing
 from geminga.pipeline.topics.offset_options import LATEST_TEXT, check_named, of_topic
@@ -19,9 +19,11 @@ from geminga.pipeline.topics.options import Options
 from geminga.pipeline.topics.pruning import EVERYTHING, Pruning
 from geminga.pipeline.topics.publish_times import MessageIdsByTime, Published
 from geminga.pipeline.topics.ranges import Range
-from geminga.pipeline.topics.splits import SPLIT_BYTES, cut
+from geminga.pipeline.topics.splits import SPLIT_BYTES, cut, looks
+from geminga.pipeline.topics.splitting import AS_WORTH, WHOLE, Splitting
 from geminga.pipeline.triggers.ledger_ends import AllAdded
 from geminga.pipeline.triggers.ledgers import Ledgers, Sizes
+from geminga.pipeline.triggers.samples import Samples
 
 _PAUSE_SECONDS = 0.5
 
@@ -149,30 +151,31 @@ def _end_message_id(options: Options, topic: str, last: Last) -> MessageId:
     return message_id
 
 
-def cut_range(options: Options, wanted: Range, last: Last) -> list[Range]:
-    """The splits of one range; see `cut_ranges`."""
-    with TopicQuestions(options.access) as questions:
-        return cut_ranges(options, [(wanted, last)], questions)
-
-
 def cut_ranges(
     options: Options, found: Sequence[tuple[Range, Last]], questions: TopicQuestions
 ) -> list[Range]:
-    """Each range, cut by its ledgers and by their bytes if the admin API reports these."""
-    splits = options.splits_per_partition
+    """Each range, cut as the options say: by its ledgers, and by bytes if the admin API reports them."""
+    splitting = options.splitting
     sought = {
         wanted.topic: (wanted.start, min(wanted.end, last.end))
         for wanted, last in found
-        if splits != 1 and not (splits == 0 and _is_small(wanted))
+        if splitting != WHOLE and not (splitting == AS_WORTH and _is_small(wanted))
     }
     ledgers = Ledgers(questions, sizes_by(options)).between(sought)
-    return [
-        part
-        for wanted, _ in found
-        for part in (
-            cut(wanted, ledgers[wanted.topic] or [], splits=splits) if wanted.topic in sought else [wanted]
-        )
-    ]
+    return split([(wanted, ledgers.get(wanted.topic) or []) for wanted, _ in found], splitting, questions)
+
+
+def split(
+    found: Sequence[tuple[Range, Sequence[Ledger]]], splitting: Splitting, questions: TopicQuestions
+) -> list[Range]:
+    """As `cut`, with the samples that it needs. Ranges without ledgers stay whole. Raises `PipelineError`."""
+    samples: dict[str, Samples] = {}
+    if splitting.rows_max:
+        asked = looks(found)
+        for (topic, _), facts in zip(asked, questions.first_entries(asked), strict=True):
+            if facts is not None:
+                samples.setdefault(topic, Samples()).add(facts)
+    return cut(found, splitting, {topic: some.entries for topic, some in samples.items()})
 
 
 def _is_small(wanted: Range) -> bool:

@@ -73,7 +73,7 @@ _REFUSED: dict[str, str | tuple[str | Option, ...]] = {
 
 
 class OptionWithoutEffect(UserWarning):
-    """An option that tunes the Java client."""
+    """An option that tunes the Java client, or tasks where there is only one."""
 
 
 class Settings:

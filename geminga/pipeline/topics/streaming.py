@@ -14,10 +14,10 @@ from geminga.pipeline.topics.acknowledging import Subscriptions
 from geminga.pipeline.topics.admission import advance
 from geminga.pipeline.topics.offset_options import EARLIEST_TEXT, of_topic
 from geminga.pipeline.topics.options import Options
-from geminga.pipeline.topics.planning import added_by, check_topics, partitions, sizes_by
+from geminga.pipeline.topics.planning import added_by, check_topics, partitions, sizes_by, split
 from geminga.pipeline.topics.publish_times import MessageIdsByTime, Published
 from geminga.pipeline.topics.ranges import Range, UnknownEnd
-from geminga.pipeline.topics.splits import cut
+from geminga.pipeline.topics.splitting import SPLITTING_OFFSETS, Splitting
 from geminga.pipeline.triggers.lag import BEHIND, Lag, totals
 from geminga.pipeline.triggers.ledger_ends import LedgerEnds
 from geminga.pipeline.triggers.ledgers import Ledgers
@@ -31,20 +31,16 @@ _OLDEST_LOOKS = 2
 """The number of topics, those furthest behind, whose oldest unread message is read to compute the lag."""
 _CLOCK = RealClock()
 Offsets = dict[str, str]
-"""By partition, the id of the first unread message, as text; `SPLITS`, if it was chosen; and `ENDED`, if
-something is known.
+"""By partition, the id of the first unread message, as text; how the ranges up to these offsets are cut, if
+it was chosen; and `ENDED`, if something is known.
 """
-SPLITS = "splitsPerPartition"
-"""The number of parts into which the ranges up to these offsets are cut. A micro-batch that runs again,
-perhaps with other options, must have the same tasks, or its output would differ.
-"""
-
 ENDED = "endedLedgers"
 """Which ledgers ended at these offsets, as `LedgerEnds` writes it. Older checkpoints have nothing of it."""
+_NO_TOPICS = (*SPLITTING_OFFSETS, ENDED)
 
 
 def _message_ids(offsets: Offsets | None) -> dict[str, MessageId]:
-    return {topic: parse(text) for topic, text in (offsets or {}).items() if topic not in (SPLITS, ENDED)}
+    return {topic: parse(text) for topic, text in (offsets or {}).items() if topic not in _NO_TOPICS}
 
 
 class StreamPlan:
@@ -147,9 +143,7 @@ class StreamPlan:
         ended = self._ends_of_ledgers.text(self._ends)
         if ended is not None:
             ends[ENDED] = ended
-        if options.splits_per_partition:
-            ends[SPLITS] = str(options.splits_per_partition)
-        return ends
+        return ends | options.splitting.offsets()
 
     def _note_ends_of_ledgers(self, lasts: Mapping[str, Last]) -> None:
         """Ledgers at whose ends a limit happens to lie."""
@@ -257,7 +251,7 @@ class StreamPlan:
 
     def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
         """The splits between two offsets; none for a partition without new messages."""
-        known, lasts, splits = _message_ids(start), _message_ids(end), int(end.get(SPLITS, 0))
+        known, lasts = _message_ids(start), _message_ids(end)
         firsts = {}
         for topic, last in lasts.items():
             first = known.get(topic, EARLIEST)
@@ -290,15 +284,14 @@ class StreamPlan:
         # Of ledgers that are closed the length stays, and their bytes are left aside: a micro-batch that runs
         # again is cut as it was.
         ledgers = self._ledgers.between({wanted.topic: (wanted.start, wanted.end) for wanted in found})
-        return [
-            part
-            for wanted in found
-            for part in cut(
-                wanted,
-                [ledger._replace(size_bytes=0) for ledger in ledgers[wanted.topic] or []],
-                splits=splits,
-            )
-        ]
+        return split(
+            [
+                (wanted, [ledger._replace(size_bytes=0) for ledger in ledgers[wanted.topic] or []])
+                for wanted in found
+            ],
+            Splitting.of_offsets(end),
+            self._questions,
+        )
 
     # -- what was finished ----------------------------------------------------------------------------------
 

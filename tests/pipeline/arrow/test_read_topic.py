@@ -21,6 +21,7 @@ import pytest
 from geminga.limits import MIB
 from geminga.pipeline import read_topic
 from geminga.pipeline.errors import Access, BadOption, TopicMissing
+from geminga.pipeline.topics.prefixed_options import OptionWithoutEffect
 from geminga.pipeline.values.decoding import ValueDecoder
 from geminga.pipeline.values.schemas import TopicSchema
 from geminga.wire import pulsar_pb2 as pb
@@ -186,9 +187,12 @@ def test_one_column_and_options_as_python_writes_them(topics: Topics, topic: str
     assert (table.column_names, table.num_rows) == (["__key"], 3)
 
 
-def test_headers_are_a_column(topics: Topics, topic: str, url: str) -> None:
+def test_splits_mean_nothing_and_headers_are_a_column(topics: Topics, topic: str, url: str) -> None:
     pairs = pa.array([[("a", "1"), ("b", ""), ("a", "2")], []], pa.map_(pa.string(), pa.string()))
     topics.write(topic, {"value": [b"x", b"y"], "__messageProperties": pairs}, batchRows="2")
+    for name in ("minPartitions", "maxRecordsPerPartition", "splitsPerPartition"):
+        with pytest.warns(OptionWithoutEffect, match=f"{name}: no effect here"):
+            assert read_topic(url, topic, options={name: 7}).read_all().num_rows == 2
     expected = [{"key": "a", "value": b"1"}, {"key": "b", "value": b""}, {"key": "a", "value": b"2"}]
     for reader in (
         read_topic(url, topic, options={"includeHeaders": True}),

@@ -64,6 +64,31 @@ def test_headers_are_all_properties_in_order(
     assert len(found) == 40
 
 
+def test_tasks_are_as_many_as_options_of_kafkas_source_say(
+    spark: Any, broker: Endpoints, topics: Topics, topic: str, tmp_path: Path
+) -> None:
+    topics.write(topic, {"value": [b"%d" % n for n in range(400)]}, batchRows="10")
+    for options, tasks in (
+        ({"minPartitions": "7"}, 7),
+        ({"maxRecordsPerPartition": "45"}, 10),
+        ({"maxRecordsPerPartition": "45", "minPartitions": "12"}, 12),
+    ):
+        read = source(spark.read, broker, topic, **options).load()
+        found = read.groupBy(functions.spark_partition_id().alias("task")).count().collect()
+        assert len(found) == tasks
+        assert sum(row["count"] for row in found) == 400
+        assert max(row["count"] for row in found) <= (60 if tasks == 7 else 40)
+    options = {"startingOffsets": "earliest", "minPartitions": "5", "includeHeaders": "true"}
+    stream = source(spark.readStream, broker, topic, **options).load()
+    frame = stream.selectExpr("cast(value as string) n", "spark_partition_id() task", "__headers h")
+    writer = frame.writeStream.format("parquet").option("path", str(tmp_path / "out"))
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+    writer.start().awaitTermination()
+    written = spark.read.parquet(str(tmp_path / "out")).collect()
+    assert sorted(int(row.n) for row in written) == list(range(400))
+    assert {row.task for row in written} == set(range(5))
+
+
 def test_what_is_available_now_is_read_once_and_acknowledged(
     spark: Any, broker: Endpoints, admin: Admin, topics: Topics, topic: str, tmp_path: Path
 ) -> None:

@@ -22,6 +22,7 @@ from geminga.pipeline.topics.planning import plan_batch
 from geminga.pipeline.topics.ranges import Range
 from geminga.pipeline.topics.rows import read_range
 from geminga.pipeline.topics.splits import cut
+from geminga.pipeline.topics.splitting import Splitting
 from geminga.pipeline.topics.streaming import ENDED, Offsets, StreamPlan
 from tests.e2e.admin_http import Admin, topic_path
 from tests.e2e.broker_process import BrokerProcess, Endpoints
@@ -90,7 +91,8 @@ def test_splits_of_a_topic_with_transactions_lose_nothing(
     for known in (ledgers, []):
         for start in (EARLIEST, MessageId(7, 6, 0)):
             whole = Range(NAME, start, MessageId(10, 12, 0), strict=start > EARLIEST, ends_with_message=True)
-            found = [value for part in cut(whole, known, splits=splits) for value in values(broker, part)]
+            parts = cut([(whole, known)], Splitting(of_each=splits))
+            found = [value for part in parts for value in values(broker, part)]
             assert found == names([each for each in broker.visible if each >= start.entry])
 
 

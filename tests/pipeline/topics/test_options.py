@@ -55,6 +55,8 @@ def options_of(**given: str) -> Options:
         ("pulsar.producer.maxPendingMessages", "many", "whole number"),
         ("pulsar.admin.whatever", "x", "known are authPluginClassName"),
         ("valueSchema", "protobuf", "avro"),
+        ("minPartitions", "0", "minPartitions is '0'; expected a whole number of at least 1"),
+        ("maxRecordsPerPartition", "many", "maxRecordsPerPartition is 'many'"),
         ("includeHeaders", "yes", "includeHeaders is 'yes'; expected true or false"),
     ],
 )
@@ -74,6 +76,13 @@ def test_places_and_times_exclude_each_other() -> None:
     for first, second in (("startingOffsets", "startingTime"), ("endingOffsets", "endingTime")):
         with pytest.raises(BadOption, match="exclude each other"):
             options_of(**{first: "latest", second: "5"})
+
+
+@pytest.mark.parametrize("name", ["minPartitions", "maxRecordsPerPartition"])
+def test_a_fixed_number_of_splits_excludes_another_bound(name: str) -> None:
+    with pytest.raises(BadOption, match=f"splitsPerPartition and {name} exclude each other.*Leave one"):
+        options_of(splitsPerPartition="1", **{name: "5"})
+    assert options_of(splitsPerPartition="0", **{name: "5"}) == options_of(**{name: "5"})
 
 
 def test_credentials_of_the_client_and_of_the_admin_api(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 
 from geminga.pipeline.client.connection import Connection
 from geminga.pipeline.client.last_message import last_of
+from geminga.pipeline.client.topics import full_name
 from geminga.pipeline.columns.columns import ColumnMaker
 from geminga.pipeline.errors import (
     Access,
@@ -24,12 +26,14 @@ from geminga.pipeline.errors import (
     PipelineError,
     TopicMissing,
 )
+from geminga.pipeline.export.plan import plan_export
 from geminga.pipeline.topics.options import parse_options
 from geminga.pipeline.topics.planning import plan_batch
 from geminga.pipeline.topics.ranges import Range
 from geminga.pipeline.topics.reading import EntryReader
 from geminga.pipeline.topics.rows import read_range
-from geminga.pipeline.topics.streaming import StreamPlan
+from geminga.pipeline.topics.splits import SPLITS_MAX
+from geminga.pipeline.topics.streaming import Offsets, StreamPlan
 from geminga.pipeline.values.avro_shapes import SchemaMismatch
 from geminga.pipeline.values.avro_writing import BadColumns
 from geminga.pipeline.values.decoding import ValueDecoder
@@ -232,6 +236,41 @@ def test_splits_with_and_without_the_admin_api(topics: Topics, topic: str) -> No
     assert [(each.start, each.end) for each in plain] == [(each.start, each.end) for each in told]
     assert [wanted.end.entry_id for wanted in plain] == [150, 300, 450, 600]
     assert [value for wanted in told for value in read_values(topics, wanted)] == values
+
+
+def test_the_whole_read_is_cut_into_at_least_so_many_splits(topics: Topics, admin: Admin, topic: str) -> None:
+    """One large partition, one small one, and empty ones."""
+    admin.create_partitions(topic, 5)
+    rows = {"value": [b"%d" % n for n in range(330)], "__partition": [0] * 300 + [3] * 30}
+    topics.write(topic, rows, partitioning="partition", batchRows="1")
+    for more in ({}, {"admin.url": topics.endpoints.web_url}):
+        found = plan_batch(topics.options(topic, minPartitions="11", **more))
+        counts = Counter(full_name(wanted.topic).partition_index for wanted in found)
+        assert counts == {0: 10, 3: 1}
+        assert sorted(int(value) for each in found for value in read_values(topics, each)) == list(range(330))
+    assert len(plan_batch(topics.options(topic, minPartitions="1"))) == 4 + 1  # as many as pay off
+    assert len(plan_batch(topics.options(topic, minPartitions="1000"))) == 330
+    assert plan_batch(topics.options(topic, minPartitions="7", endingTime="1")) == []
+    exported = plan_export(topics.options(topic, minPartitions="11"), {}).ranges
+    assert Counter(full_name(wanted.topic).partition_index for wanted in exported) == counts
+
+
+def test_no_split_has_more_records_than_it_may(topics: Topics, admin: Admin, topic: str) -> None:
+    """Batches of 10, singles, and an empty partition; what a batch is the metadata of some entries tells."""
+    admin.create_partitions(topic, 3)
+    for partition, batch in ((0, 10), (1, 1)):
+        rows = {"value": [b"%d" % n for n in range(700)], "__partition": [partition] * 700}
+        topics.write(topic, rows, partitioning="partition", batchRows=str(batch))
+    for record_max, parts in ((35, (24, 20)), (9, (70, 78)), (10_000, (1, SPLITS_MAX))):
+        found = plan_batch(topics.options(topic, maxRecordsPerPartition=str(record_max)))
+        sizes: dict[int, list[int]] = {0: [], 1: []}
+        for wanted in found:
+            sizes[full_name(wanted.topic).partition_index].append(len(read_values(topics, wanted)))
+        assert (len(sizes[0]), len(sizes[1])) == parts
+        assert (sum(sizes[0]), sum(sizes[1])) == (700, 700)
+        assert max(sizes[0]) <= max(record_max, 10)
+        assert max(sizes[1]) <= record_max
+    assert len(plan_batch(topics.options(topic, maxRecordsPerPartition="100", minPartitions="40"))) == 40
 
 
 def test_a_stream_is_exact_under_limits_and_shrinks_the_backlog(
@@ -440,6 +479,56 @@ def test_a_micro_batch_that_runs_again_is_cut_as_it_was(topics: Topics, topic: s
     fourth = end.latest(third, limited=True)
     assert end.latest(fourth, limited=True) == fourth  # another number is no news
     end.close()
+
+
+def test_micro_batches_are_cut_by_records_and_again_as_they_were(
+    topics: Topics, admin: Admin, topic: str
+) -> None:
+    """Also by a plan that is new and has other options, or none, as after a crash; and a checkpoint that was
+    written without the options goes on with them.
+    """
+    admin.create_partitions(topic, 2)
+
+    def write(first: int) -> None:
+        rows = {"value": [b"%d" % n for n in range(first, first + 400)], "__partition": [0] * 300 + [1] * 100}
+        topics.write(topic, rows, partitioning="partition", batchRows="10")
+
+    def planned(start: Offsets | None, **more: str) -> tuple[Offsets, Offsets, list[Range]]:
+        plan = StreamPlan(topics.options(topic, startingOffsets="earliest", **more))
+        try:
+            start = start or plan.initial()
+            end = plan.latest(start, limited=True)
+            return start, end, plan.ranges(start, end)
+        finally:
+            plan.close()
+
+    def again(start: Offsets, end: Offsets, **more: str) -> list[Range]:
+        plan = StreamPlan(topics.options(topic, startingOffsets="earliest", **more))
+        try:
+            return plan.ranges(start, end)
+        finally:
+            plan.close()
+
+    write(0)
+    start, middle, before = planned(None)
+    assert (len(before), len(middle)) == (2, 2)
+    write(400)
+    for more, count in (
+        ({"maxRecordsPerPartition": "50"}, 6 + 2),
+        ({"maxRecordsPerPartition": "35"}, 10 + 4),
+        ({"minPartitions": "4"}, 4),
+        ({"minPartitions": "9", "maxRecordsPerPartition": "100"}, 9),
+        ({"minPartitions": "5", "maxRowsPerTrigger": "200"}, 5),
+    ):
+        _, end, found = planned(middle, **more)
+        assert len(found) == count
+        values = [int(value) for part in found for value in read_values(topics, part)]
+        assert sorted(values)[:100] == list(range(400, 500))
+        others: tuple[dict[str, str], ...] = ({}, {"splitsPerPartition": "3"}, {"minPartitions": "20"})
+        for other in (more, *others):
+            assert again(middle, end, **other) == found
+            assert again(start, middle, **other) == before
+        assert planned(end, **more)[1] == end or "maxRowsPerTrigger" in more
 
 
 @pytest.fixture(scope="module")
