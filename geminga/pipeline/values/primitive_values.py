@@ -73,7 +73,7 @@ def _decoded(kind: int, raw: pa.BinaryArray, out_of_range: OutOfRange) -> pa.Arr
         us = microseconds(both["whole"].astype(np.int64), _UNITS_US[kind], out_of_range, mask)
         # The last second or day may end beyond 64 bits.
         nanos = both["nanos"].astype(np.int64) // 1000
-        rest = np.minimum(nanos, _US_MAX - np.asarray(us.fill_null(0)))
+        rest = np.minimum(nanos, _US_MAX - np.maximum(np.asarray(us.fill_null(0)), 0))
         return pc.add(us, pa.array(rest)).cast(PRIMITIVES[kind])
     layout = np.dtype(_LAYOUTS[kind])
     values = _numbers(raw, layout)

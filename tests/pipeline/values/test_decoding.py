@@ -53,7 +53,9 @@ RECORD = {
         (TYPE.LocalTime, struct.pack(">q", 7), 7),
         (TYPE.LocalDate, struct.pack(">q", 20_000), dt.date(2024, 10, 4)),
         (TYPE.Instant, struct.pack(">qi", 1, 7000), dt.datetime(1970, 1, 1, 0, 0, 1, 7, dt.UTC)),
+        (TYPE.Instant, struct.pack(">qi", -1, 7000), dt.datetime(1969, 12, 31, 23, 59, 59, 7, dt.UTC)),
         (TYPE.LocalDateTime, struct.pack(">qq", 1, 7000), dt.datetime(1970, 1, 2, 0, 0, 0, 7)),
+        (TYPE.LocalDateTime, struct.pack(">qq", -1, 7000), dt.datetime(1969, 12, 31, 0, 0, 0, 7)),
     ],
 )
 def test_primitives(kind: int, encoded: bytes, value: Any) -> None:
