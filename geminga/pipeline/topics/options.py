@@ -26,13 +26,13 @@ from geminga.pipeline.topics.ranges import UnknownEnd
 from geminga.pipeline.topics.splitting import AS_WORTH, Splitting
 from geminga.pipeline.triggers.waiting import DEFAULT_DELAY_S
 from geminga.pipeline.values.rules import DEFAULT_RULES, MODES, OUT_OF_RANGE, Mode, OutOfRange, ValueRules
+from geminga.pipeline.values.written_schemas import PAIR_ENCODINGS, VALUE_SCHEMAS
 from geminga.units import duration_ms
 
 DEFAULT_POLL_TIMEOUT_MS = 20_000
 COMPRESSIONS = ("none", "lz4", "zlib", "zstd", "snappy")
 PARTITIONINGS = ("key", "roundrobin", "single", "partition")
 TASK_ORDERS = ("given", "content")
-VALUE_SCHEMAS = ("auto", "avro", "json", "none")
 STRATEGIES = ("latest", "error")
 UNKNOWN_ENDS = ("fail", "warn")
 _BATCH_ROWS = 1000
@@ -78,6 +78,8 @@ _WRITE = [
     "sendTimeoutMs",
     "partitioning",
     "valueSchema",
+    "keyValueEncoding",
+    "keySchema",
     "checkRepetition",
     "taskOrder",
 ]
@@ -160,6 +162,9 @@ class Options:
     partitioning: str = "key"
     hashing: str = "java"
     value_schema: str = "auto"
+    key_value_encoding: str | None = None
+    """One of `PAIR_ENCODINGS`: the columns `key` and `value` are a pair; None: they are no pair."""
+    key_schema: str = "auto"
     check_repetition: bool = True
     """Whether an exact writer compares the rows of an earlier attempt with its own."""
     task_order: str = "given"
@@ -340,9 +345,19 @@ def _with_writing(found: Options, values: _Values, producer: Settings) -> Option
         partitioning=values.one_of("partitioning", PARTITIONINGS, modes[routing.lower()]),
         hashing=schemes[hashing],
         value_schema=values.one_of("valueschema", VALUE_SCHEMAS, "auto"),
+        key_value_encoding=_pair_encoding(values),
+        key_schema=values.one_of("keyschema", VALUE_SCHEMAS, "auto"),
         check_repetition=values.flag("checkrepetition", True),
         task_order=values.one_of("taskorder", TASK_ORDERS, "given"),
     )
+
+
+def _pair_encoding(values: _Values) -> str | None:
+    if values.text("keyvalueencoding") is not None:
+        return values.one_of("keyvalueencoding", PAIR_ENCODINGS, "")
+    if values.text("keyschema") is not None:
+        raise BadOption("option keySchema is for pairs: give keyValueEncoding (inline or separated) too")
+    return None
 
 
 class _Values:

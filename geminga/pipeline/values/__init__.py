@@ -2,7 +2,7 @@
 
 Reading: `fetch_schema` (`schemas.py`) asks the registry through the admin API, `value_fields` returns the
 columns of a schema, and `ValueDecoder` (`decoding.py`) decodes a column of payloads; it fetches older
-versions of a schema when a message needs them. Writing: `value_encoder` (`value_encoding.py`) chooses schema
+versions of a schema when a message needs them. Writing: `value_encoder` and `pair_encoder` (`value_encoding.py`) choose schema
 and encoding for a DataFrame's columns, `rows_of` (`row_columns.py`) takes key, properties and times. Read
 `decoding.py` first, then `avro_shapes.py`, which maps AVRO types to column types.
 

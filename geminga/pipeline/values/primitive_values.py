@@ -12,12 +12,15 @@ import pyarrow.compute as pc
 
 from geminga.pipeline.columns.columns import text
 from geminga.pipeline.values.avro_shapes import TIME, BadValue
+from geminga.pipeline.values.avro_writing import BadColumns
 from geminga.pipeline.values.rules import OutOfRange
 from geminga.pipeline.values.times import microseconds
+from geminga.pipeline.values.written_schemas import java_type
 from geminga.wire import pulsar_pb2 as pb
 
 _TYPE = pb.Schema.Type
 _DAY_MS = 86_400_000
+_DAY_NS = _DAY_MS * 1_000_000
 _US_MAX = 2**63 - 1
 PRIMITIVES: dict[int, pa.DataType] = {
     _TYPE.String: pa.string(),
@@ -37,6 +40,7 @@ PRIMITIVES: dict[int, pa.DataType] = {
     _TYPE.LocalDateTime: pa.timestamp("us"),
 }
 """Of each schema its column type. TIME: milliseconds of the day, LOCAL_TIME: nanoseconds of it."""
+_INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _LAYOUTS: dict[int, str] = {
     _TYPE.Bool: "u1",
     _TYPE.Int8: "i1",
@@ -67,9 +71,7 @@ def primitives(kind: int, raw: pa.BinaryArray, out_of_range: OutOfRange = "clamp
 def _decoded(kind: int, raw: pa.BinaryArray, out_of_range: OutOfRange) -> pa.Array:
     mask = np.asarray(raw.is_null()) if raw.null_count else None
     if kind in _UNITS_US:
-        # INSTANT: seconds i64, nanoseconds i32. LOCAL_DATE_TIME: day i64, nanoseconds of the day i64
-        compound = np.dtype([("whole", ">i8"), ("nanos", ">i4" if kind == _TYPE.Instant else ">i8")])
-        both = _numbers(raw, compound)
+        both = _numbers(raw, _compound_layout(kind))
         us = microseconds(both["whole"].astype(np.int64), _UNITS_US[kind], out_of_range, mask)
         # The last second or day may end beyond 64 bits.
         nanos = both["nanos"].astype(np.int64) // 1000
@@ -88,6 +90,11 @@ def _decoded(kind: int, raw: pa.BinaryArray, out_of_range: OutOfRange) -> pa.Arr
     return plain.cast(pa.int32()).cast(pa.date32()) if PRIMITIVES[kind] == pa.date32() else plain
 
 
+def _compound_layout(kind: int) -> np.dtype[Any]:
+    """INSTANT: seconds i64, nanoseconds i32. LOCAL_DATE_TIME: day i64, nanoseconds of the day i64."""
+    return np.dtype([("whole", ">i8"), ("nanos", ">i4" if kind == _TYPE.Instant else ">i8")])
+
+
 def _numbers(raw: pa.BinaryArray, layout: np.dtype[Any]) -> Any:
     """All values side by side; zero where one is null."""
     width = layout.itemsize
@@ -98,23 +105,61 @@ def _numbers(raw: pa.BinaryArray, layout: np.dtype[Any]) -> Any:
     return np.frombuffer(b"".join(filled.to_pylist()), layout)
 
 
-def encoded_primitives(kind: int, column: pa.Array) -> pa.BinaryArray:
-    """The inverse, for a column of the type in `PRIMITIVES` and schemas whose values are one number."""
+def encoded_primitives(kind: int, column: pa.Array, name: str) -> pa.BinaryArray:
+    """The inverse, for a column of a type that `takes`; `name` is for errors. Raises `BadColumns`."""
     if kind == _TYPE.String:
         return column.cast(pa.binary())
-    layout = np.dtype(_LAYOUTS[kind])
-    plain = column
-    if kind == _TYPE.Timestamp:
-        plain = (
-            pc.floor_temporal(column, unit="millisecond").cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
-        )
-    elif kind == _TYPE.Date:
-        plain = pc.multiply(column.cast(pa.int32()).cast(pa.int64()), _DAY_MS)
-    elif kind == _TYPE.Bool:
-        plain = column.cast(pa.uint8())
-    values = np.asarray(plain.fill_null(0) if plain.null_count else plain).astype(layout)
-    count, width = len(values), layout.itemsize
-    bounds = np.arange(0, width * count + 1, width, dtype=np.int32)
-    data = pa.py_buffer(values.tobytes())
-    found = pa.BinaryArray.from_buffers(pa.binary(), count, [None, pa.py_buffer(bounds), data])
+    numbers = _whole_numbers(kind, column, name)
+    found = _fixed_width(_compound(kind, numbers) if kind in _UNITS_US else numbers.astype(_LAYOUTS[kind]))
     return pc.if_else(column.is_valid(), found, None) if column.null_count else found
+
+
+def takes(kind: int, column: pa.DataType) -> bool:
+    """Whether a schema's values may be written from a column of this type."""
+    wanted = PRIMITIVES[kind]
+    if wanted in _INTEGERS:
+        return bool(pa.types.is_signed_integer(column))
+    if wanted == pa.float64():
+        return column in (pa.float32(), pa.float64())
+    if pa.types.is_timestamp(wanted):
+        return bool(pa.types.is_timestamp(column)) and (column.tz is None) == (wanted.tz is None)
+    return bool(column == wanted or (wanted == pa.string() and pa.types.is_large_string(column)))
+
+
+def _whole_numbers(kind: int, column: pa.Array, name: str) -> Any:
+    """As numpy has them, in the unit of the schema but for those in `_UNITS_US`; 0 where one is null."""
+    wanted = PRIMITIVES[kind]
+    if wanted in _INTEGERS:
+        filled = np.asarray(column.fill_null(0) if column.null_count else column).astype(np.int64)
+        limits = np.iinfo(wanted.to_pandas_dtype())
+        least, most = (0, _DAY_NS - 1) if kind == _TYPE.LocalTime else (limits.min, limits.max)
+        beyond = (filled < least) | (filled > most)
+        if beyond.any():
+            one = int(filled[beyond][0])
+            raise BadColumns(f"column {name!r} has {one}, and {java_type(kind)} is from {least} to {most}")
+        return filled
+    if wanted == pa.bool_():
+        return np.asarray(column.fill_null(False)).astype(np.uint8)
+    if pa.types.is_floating(wanted):
+        return np.asarray(column.fill_null(0.0) if column.null_count else column)
+    if wanted == pa.date32():
+        days = np.asarray(column.view(pa.int32()).fill_null(0)).astype(np.int64)
+        return days * _DAY_MS if kind == _TYPE.Date else days
+    micros = np.asarray(column.cast(wanted).view(pa.int64()).fill_null(0))
+    return micros // 1000 if kind == _TYPE.Timestamp else micros
+
+
+def _compound(kind: int, micros: Any) -> Any:
+    layout = _compound_layout(kind)
+    found = np.empty(len(micros), layout)
+    found["whole"], rest = np.divmod(micros, _UNITS_US[kind])
+    found["nanos"] = rest * 1000
+    return found
+
+
+def _fixed_width(values: Any) -> pa.BinaryArray:
+    count, width = len(values), values.dtype.itemsize
+    bounds = np.arange(0, width * count + 1, width, dtype=np.int32)
+    return pa.BinaryArray.from_buffers(
+        pa.binary(), count, [None, pa.py_buffer(bounds), pa.py_buffer(values.tobytes())]
+    )

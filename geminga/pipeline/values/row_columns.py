@@ -92,14 +92,21 @@ def _is_bytes(kind: pa.DataType) -> bool:
                 or pa.types.is_large_binary(kind))  # fmt: skip
 
 
-def rows_of(batch: pa.RecordBatch, value: pa.BinaryArray | None = None) -> Rows:
-    """`value` None: the column of that name."""
+def rows_of(
+    batch: pa.RecordBatch, value: pa.BinaryArray | None = None, pair_key: pa.BinaryArray | None = None
+) -> Rows:
+    """`value` None: the column of that name. `pair_key`: the keys of separated pairs, which travel as
+    bytes instead of the column `__key`.
+    """
     names = set(batch.schema.names)
 
     def column(name: str) -> pa.Array | None:
         return batch.column(name) if name in names else None
 
-    key, key_base64 = _keys(column(KEY), column(KEY_BASE64))
+    if pair_key is None:
+        key, key_base64 = _keys(column(KEY), column(KEY_BASE64))
+    else:
+        key, key_base64 = _keys(pair_key, pa.repeat(pa.scalar(True), len(pair_key)))
     return Rows(
         value=_binary(batch.column(VALUE)) if value is None else value,
         key=key,

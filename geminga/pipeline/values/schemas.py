@@ -22,7 +22,7 @@ from geminga.wire.encoder import frame
 _TYPE = pb.Schema.Type
 KEY = "key"
 KEY_SCHEMA, VALUE_SCHEMA = "key.schema.", "value.schema."
-_KEY_VALUE_ENCODING = "kv.encoding.type"
+KEY_VALUE_ENCODING = "kv.encoding.type"
 
 _STRUCTURED = (_TYPE.Avro, _TYPE.Json)
 
@@ -47,7 +47,7 @@ class TopicSchema:
     @property
     def separated(self) -> bool:
         """Of a key-value schema: the key travels as the message's key."""
-        return self.properties.get(_KEY_VALUE_ENCODING, "INLINE").upper() == "SEPARATED"
+        return self.properties.get(KEY_VALUE_ENCODING, "INLINE").upper() == "SEPARATED"
 
     def differs_from(self, other: TopicSchema) -> bool:
         """Whether values are encoded in another way."""

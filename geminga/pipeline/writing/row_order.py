@@ -13,21 +13,21 @@ from geminga.pipeline.columns.columns import DELIVER_AT_TIME, PARTITION, TOPIC
 from geminga.pipeline.columns.encoding import Rows, batch_payload
 from geminga.pipeline.columns.protobuf_columns import Ints
 from geminga.pipeline.values.row_columns import rows_of
-from geminga.pipeline.values.value_encoding import ValueEncoder
+from geminga.pipeline.values.value_encoding import Encoder
 
 _SIZE = struct.Struct(">I")
 _CONTENT = "content"
 
 
 def by_content(
-    batches: Iterable[pa.RecordBatch], encoder_of: Callable[[pa.Schema], ValueEncoder]
+    batches: Iterable[pa.RecordBatch], encoder_of: Callable[[pa.Schema], Encoder]
 ) -> list[pa.RecordBatch]:
     """All rows of the task, sorted; it holds them in memory. Rows that compare equal are written equal."""
     given = [batch for batch in batches if batch.num_rows]
     if not given:
         return []
     encode = encoder_of(given[0].schema)
-    content = pa.chunked_array([encoded_rows(rows_of(batch, encode(batch))) for batch in given])
+    content = pa.chunked_array([encoded_rows(rows_of(batch, *encode(batch))) for batch in given])
     rows = pa.Table.from_batches(given)
     beside = [name for name in (TOPIC, PARTITION, DELIVER_AT_TIME) if name in rows.schema.names]
     keys = pa.table([content, *(rows.column(name) for name in beside)], names=[_CONTENT, *beside])

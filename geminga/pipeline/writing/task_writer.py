@@ -23,7 +23,7 @@ from geminga.pipeline.errors import PipelineError
 from geminga.pipeline.topics.options import Options
 from geminga.pipeline.values.avro_writing import BadColumns
 from geminga.pipeline.values.row_columns import check_columns, rows_of
-from geminga.pipeline.values.value_encoding import ValueEncoder, value_encoder
+from geminga.pipeline.values.value_encoding import Encoder, pair_encoder, value_encoder
 from geminga.pipeline.writing.deduplication import deduplicates
 from geminga.pipeline.writing.earlier_attempts import earlier_attempts, stored_digest
 from geminga.pipeline.writing.lane import Lane, Written
@@ -53,11 +53,14 @@ class TaskWriter:
         self._waiting_bytes_max = options.memory_limit_bytes // 4
         self._pending_bytes = PendingBytes(options.memory_limit_bytes // 2)
 
-    def _prepare(self, columns: pa.Schema) -> ValueEncoder:
+    def _prepare(self, columns: pa.Schema) -> Encoder:
         check_columns(columns)
         if not self._chooses_topics(columns):
             self._only_topic()
-        return value_encoder(columns, self._options.value_schema)
+        options = self._options
+        if options.key_value_encoding is not None:
+            return pair_encoder(columns, options.key_schema, options.value_schema, options.key_value_encoding)
+        return value_encoder(columns, options.value_schema)
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Written:
         """Returns once every row is durable. Raises `PipelineError`."""
@@ -84,7 +87,7 @@ class TaskWriter:
         for lane in self._lanes.values():
             lane.producer.close()
 
-    def _encoder_of(self, columns: pa.Schema) -> ValueEncoder:
+    def _encoder_of(self, columns: pa.Schema) -> Encoder:
         if self._encoder is None:
             self._encoder = self._prepare(columns)
         return self._encoder
@@ -116,7 +119,7 @@ class TaskWriter:
 
     def _add(self, topic: str, batch: pa.RecordBatch) -> None:
         assert self._encoder is not None
-        rows = rows_of(batch, self._encoder(batch))
+        rows = rows_of(batch, *self._encoder(batch))
         first = self._rows.get(topic, 0)
         self._rows[topic] = first + len(rows)
         parts = self._parts(topic)
