@@ -9,9 +9,9 @@ ARROW_TESTS = "tests/pipeline/arrow/test_read_topic.py::"
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "arrow-reader-open-after-close",
-        "geminga/pipeline/arrow/reading.py",
-        "    return pa.RecordBatchReader.from_stream(\n",
-        "    return (\n",
+        "geminga/pipeline/arrow/topic_reader.py",
+        "            self._batches.close()\n",
+        "            pass\n",
         (ARROW_TESTS + "test_it_reads_as_it_is_asked_and_leaves_nothing_when_closed",),
         "that a reader which is closed leaves no connection behind",
     ),

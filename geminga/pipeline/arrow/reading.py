@@ -1,16 +1,17 @@
-"""`read_topic`: topics as a `pyarrow.RecordBatchReader`."""
+"""`read_topic`: topics as batches of Arrow."""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
 
 from geminga.pipeline.arrow.table import chosen_schema, range_batches, table_schema, values_of
+from geminga.pipeline.arrow.topic_reader import TopicReader
 from geminga.pipeline.errors import BadOption
 from geminga.pipeline.topics.options import Options, parse_options
 from geminga.pipeline.topics.planning import plan_batch
@@ -35,7 +36,7 @@ def read_topic(
     end_time: Time | None = None,
     raw_value: bool = False,
     options: Mapping[str, str | int | bool] | None = None,
-) -> pa.RecordBatchReader:
+) -> TopicReader:
     """The messages that there are now in a topic, in several, or in those that match a pattern: partition
     after partition, each in its order.
 
@@ -48,8 +49,8 @@ def read_topic(
 
     What is to be read is settled when this returns; it is read when batches are asked for, a few MiB at a
     time. Nothing is acknowledged. Close the reader (or use `with`) to end its connection before the last
-    batch. Raises `PipelineError`; while batches are read pyarrow turns it into `pyarrow.ArrowInvalid` with
-    the same text.
+    batch. Raises `PipelineError`, as the reader does; a library that takes the reader as Arrow's C stream
+    raises an error of its own with the same text.
     """
     given = {name: _text(value) for name, value in (options or {}).items()}
     given["service.url"] = service_url
@@ -81,15 +82,12 @@ def read_topic(
     chosen = [columns] if isinstance(columns, str) else columns
     schema = table_schema(parsed, values) if chosen is None else chosen_schema(parsed, chosen, values)
     ranges = plan_batch(replace(parsed, splitting=WHOLE))
-    # by way of Arrow's C interface: else `close` would leave the generator open until it is collected
-    return pa.RecordBatchReader.from_stream(
-        pa.RecordBatchReader.from_batches(schema, _batches(parsed, values, schema, ranges))
-    )
+    return TopicReader(schema, _batches(parsed, values, schema, ranges))
 
 
 def _batches(
     options: Options, values: TopicSchema, schema: pa.Schema, ranges: Sequence[Range]
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch]:
     for wanted in ranges:
         yield from range_batches(options, values, schema, wanted)
 

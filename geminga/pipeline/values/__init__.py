@@ -2,9 +2,10 @@
 
 Reading: `fetch_schema` (`schemas.py`) asks the registry through the admin API, `value_fields` returns the
 columns of a schema, and `ValueDecoder` (`decoding.py`) decodes a column of payloads; it fetches older
-versions of a schema when a message needs them. Writing: `value_encoder` and `pair_encoder` (`value_encoding.py`) choose schema
-and encoding for a DataFrame's columns, `rows_of` (`row_columns.py`) takes key, properties and times. Read
-`decoding.py` first, then `avro_shapes.py`, which maps AVRO types to column types.
+versions of a schema when a message needs them. Writing: `value_encoder` and `pair_encoder`
+(`value_encoding.py`) choose schema and encoding for a DataFrame's columns, `rows_of` (`row_columns.py`) takes
+key, properties and times. Read `decoding.py` first, then `avro_shapes.py`, which maps AVRO types to column
+types.
 
 Types are those of the JVM connector: a union of several types is a struct of member0, member1 and so on, int
 with long becomes bigint. JSON schemas have AVRO definitions too, so one mapping serves both. Primitive values

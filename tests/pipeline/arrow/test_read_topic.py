@@ -20,8 +20,9 @@ import pytest
 
 from geminga.limits import MIB
 from geminga.pipeline import read_topic
-from geminga.pipeline.errors import Access, BadOption, TopicMissing
+from geminga.pipeline.errors import Access, BadOption, PipelineError, TopicMissing
 from geminga.pipeline.topics.prefixed_options import OptionWithoutEffect
+from geminga.pipeline.values.avro_shapes import BadValue
 from geminga.pipeline.values.decoding import ValueDecoder
 from geminga.pipeline.values.schemas import TopicSchema
 from geminga.wire import pulsar_pb2 as pb
@@ -139,6 +140,33 @@ def test_from_a_message_to_a_message_and_from_time_to_time(topics: Topics, topic
         read_topic(url, topic, start_time=dt.datetime(2030, 1, 1))
 
 
+def test_an_error_while_it_reads_is_the_pipelines_own(
+    client: pulsar.Client, topics: Topics, topic: str, url: str
+) -> None:
+    client.create_producer(topic, schema=pulsar.schema.JsonSchema(Order)).send(Order(number=1, item="a"))
+    topics.write(topic, {"value": [b"no JSON"]}, valueSchema="none")
+    said = rf"^{topic}: the value of message \d+:1:0 is not .* to get bytes$"
+    for read in (pa.Table.from_batches, list, lambda reader: reader.read_pandas()):
+        with pytest.raises(BadValue, match=said):
+            read(read_topic(url, topic))
+    reader = read_topic(url, topic)
+    with pytest.raises(BadValue):
+        list(reader)
+    with pytest.raises(pa.ArrowInvalid, match="closed"):  # and not the end, as if all had been read
+        next(reader)
+    with pytest.raises(pa.ArrowInvalid, match="is not what its schema says"):
+        pa.RecordBatchReader.from_stream(read_topic(url, topic)).read_all()
+
+
+def test_other_libraries_take_over_what_is_left(topics: Topics, topic: str, url: str) -> None:
+    numbered(topics, topic, 30)
+    with read_topic(url, topic, columns="value") as reader:
+        assert reader.cast(pa.schema([("value", pa.large_binary())])).read_all().num_rows == 30
+        with pytest.raises(pa.ArrowInvalid, match="closed"):
+            reader.read_all()
+    assert pa.table(read_topic(url, topic)).num_rows == 30
+
+
 def test_several_topics_and_a_pattern(topics: Topics, topic: str, url: str) -> None:
     for name in ("-a", "-b"):
         numbered(topics, topic + name, 5)
@@ -155,7 +183,7 @@ def test_what_nobody_asked_for_is_not_decoded(
     )
     broken = b"\x02\x02\x02\x02\xff"  # number 1, then a text that is no UTF-8
     topics.write(topic, {"value": [broken], "__key": ["k"]}, valueSchema="none")
-    with pytest.raises(pa.ArrowInvalid, match=r"is not what its schema says[\s\S]*rawValue=true"):
+    with pytest.raises(PipelineError, match=r"is not what its schema says[\s\S]*rawValue=true"):
         read_topic(url, topic).read_all()
     assert read_topic(url, topic, columns=["__key"]).read_all().to_pylist() == [{"__key": b"k"}] * 2
     found = read_topic(url, topic, columns=["number", "__key"]).read_all()
