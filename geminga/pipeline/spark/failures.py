@@ -1,24 +1,75 @@
 """What Spark says when something failed, without its pages: our own words from a worker, or the innermost
-cause.
+cause. The methods that Spark calls raise our errors `in_own_words`.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from typing import Final
+from typing import Any, Final, TypeVar, cast
 
 from geminga.errors import CorruptData, GemingaError, StorageError
 from geminga.pipeline.audit.events import WrongLog
-from geminga.pipeline.errors import DataLost, Option, PipelineError
+from geminga.pipeline.errors import (
+    BadOption,
+    BrokerUnreachable,
+    DataLost,
+    Option,
+    PipelineError,
+    TopicMissing,
+)
+from geminga.pipeline.values.avro_shapes import BadValue, SchemaMismatch
+from geminga.pipeline.values.avro_writing import BadColumns
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _OURS: Final = re.compile(r"\bgeminga\.[\w.]+\.(\w+): (.*)")
 _THEIRS: Final = re.compile(r"^(?:Caused by: |: )?([\w.$]+(?:Exception|Error): .*)", re.MULTILINE)
 _PARTS: Final = re.compile(r"^geminga parts: (.*)", re.MULTILINE)
 _KNOWN: Final[dict[str, type[GemingaError]]] = {
-    kind.__name__: kind for kind in (CorruptData, DataLost, StorageError, WrongLog)
+    kind.__name__: kind
+    for kind in (
+        BadColumns,
+        BadOption,
+        BadValue,
+        BrokerUnreachable,
+        CorruptData,
+        DataLost,
+        SchemaMismatch,
+        StorageError,
+        TopicMissing,
+        WrongLog,
+    )
 }
+
+
+def in_own_words(function: F) -> F:
+    """Its errors of ours have no frames but one: Spark shows users the whole traceback as text, and an error
+    that was raised on purpose needs none. A bug keeps all of them.
+    """
+    if inspect.isgeneratorfunction(function):
+
+        @functools.wraps(function)
+        def generate(*arguments: Any, **named: Any) -> Iterator[Any]:
+            try:
+                yield from function(*arguments, **named)
+            except PipelineError as error:
+                raise error.with_traceback(None) from None
+
+        return cast("F", generate)
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        try:
+            return function(*arguments, **named)
+        except PipelineError as error:
+            raise error.with_traceback(None) from None
+
+    return cast("F", call)
 
 
 def note_parts(error: PipelineError) -> None:
@@ -36,8 +87,8 @@ def words_of(error: BaseException) -> str:
 
 
 def failure_of(error: BaseException) -> GemingaError:
-    """The error that was raised in a worker, if it is one of those that callers tell apart, else a
-    `PipelineError`.
+    """What Spark's error was made of: the error that was raised in a worker, or in the driver for Spark, if
+    it is one of those that callers tell apart, else a `PipelineError`.
     """
     kind, text = _said(error)
     found = _KNOWN.get(kind, PipelineError)

@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 from geminga.clock import RealClock
 from geminga.pipeline.errors import PipelineError
 from geminga.pipeline.spark.api import DataSourceStreamArrowWriter, arrow_schema, batches_of
+from geminga.pipeline.spark.failures import in_own_words
 from geminga.pipeline.topics.options import Options
 from geminga.pipeline.writing.task_writer import Task, TaskWriter
 
@@ -40,6 +41,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._run = uuid.uuid4().hex[:12]
         self._began_ms = _CLOCK.now_ms()
 
+    @in_own_words
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Committed:
         context = TaskContext.get()
         assert context is not None
@@ -70,6 +72,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._schema = schema
         self._options = options
 
+    @in_own_words
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Committed:
         context = TaskContext.get()
         assert context is not None

@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 from geminga.pipeline.arrow.table import check_wanted, table_schema, values_of
 from geminga.pipeline.errors import SET_RAW_VALUE, BadOption, PipelineError
 from geminga.pipeline.spark.api import spark_schema
+from geminga.pipeline.spark.failures import in_own_words
 from geminga.pipeline.spark.scans.provider import PUSHES_FILTERS
 from geminga.pipeline.spark.scans.pushdown import condition_of
 from geminga.pipeline.spark.sink import BatchWriter, StreamWriter
@@ -41,12 +42,14 @@ class PulsarSource(DataSource):
     def name(cls) -> str:
         return NAME
 
+    @in_own_words
     def schema(self) -> StructType:
         options = parse_options(self.options)
         found = table_schema(options, values_of(options))
         _check_names(found)
         return spark_schema(found)
 
+    @in_own_words
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse_options(self.options)
         values = values_of(options)
@@ -54,6 +57,7 @@ class PulsarSource(DataSource):
         pushes = self.options.get(PUSHES_FILTERS) == "true"
         return (FilteringReader if pushes else BatchReader)(options, values, schema)
 
+    @in_own_words
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = parse_options(self.options)
         if options.is_bounded:
@@ -62,12 +66,14 @@ class PulsarSource(DataSource):
         check_wanted(options, schema.fieldNames(), values)
         return StreamReader(options, values, schema)
 
+    @in_own_words
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Refuses `overwrite`: messages of a topic cannot be replaced, only appended to."""
         if overwrite:
             raise PipelineError("a topic cannot be overwritten; use mode('append')")
         return BatchWriter(parse_options(self.options), schema)
 
+    @in_own_words
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         return StreamWriter(parse_options(self.options), schema)
 
@@ -79,6 +85,7 @@ class BatchReader(DataSourceReader):
         self._schema = schema
         self._pruning = EVERYTHING
 
+    @in_own_words
     def partitions(self) -> Sequence[InputPartition]:
         return [Split(wanted) for wanted in plan_batch(self._options, self._pruning)] or [Split(None)]
 

@@ -10,6 +10,7 @@ from pyspark.sql.types import StructType
 
 from geminga.pipeline.arrow.table import range_batches
 from geminga.pipeline.spark.api import arrow_schema
+from geminga.pipeline.spark.failures import in_own_words
 from geminga.pipeline.topics.options import Options
 from geminga.pipeline.topics.ranges import Range
 from geminga.pipeline.values.schemas import TopicSchema
@@ -23,6 +24,7 @@ class Split(InputPartition):
         self.wanted = wanted
 
 
+@in_own_words
 def read_split(
     options: Options, values: TopicSchema, schema: StructType, wanted: Range | None
 ) -> Iterator[pa.RecordBatch]:

@@ -18,6 +18,7 @@ from geminga.pipeline.spark.api import (
     ReadMinRows,
     SupportsTriggerAvailableNow,
 )
+from geminga.pipeline.spark.failures import in_own_words
 from geminga.pipeline.spark.splits import Split, read_split
 from geminga.pipeline.topics.options import Options
 from geminga.pipeline.topics.planning import narrowed
@@ -49,6 +50,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._plan = StreamPlan(self._options, self._values)
         return self._plan
 
+    @in_own_words
     def initialOffset(self) -> Offsets:
         return self.plan.initial()
 
@@ -61,17 +63,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMinRows(self._options.rows_per_trigger_min)
         return ReadAllAvailable()
 
+    @in_own_words
     def latestOffset(self, start: Offsets | None = None, limit: ReadLimit | None = None) -> Offsets:
         """Spark before 4.2 gives neither argument: then there is no limit but the topic's end."""
         limited = start is not None and not isinstance(limit, ReadAllAvailable)
         return self.plan.latest(start, limited=limited)
 
+    @in_own_words
     def prepareForTriggerAvailableNow(self) -> None:
         self.plan.fix_target()
 
+    @in_own_words
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return self.plan.report()
 
+    @in_own_words
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         return [Split(wanted) for wanted in self.plan.ranges(start, end)]
 
@@ -79,6 +85,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, Split)
         return read_split(self._options, self._values, self._schema, partition.wanted)
 
+    @in_own_words
     def commit(self, end: Offsets) -> None:
         self.plan.acknowledge(end)
 
