@@ -73,7 +73,9 @@ def main() -> None:
     ):
         service_url = process.endpoints.service_url
         fill(service_url, TOPIC, arguments.rows)
-        spark = make_session(master="local[2]", settings={"spark.driver.memory": "1g"})
+        spark = make_session(
+            master="local[2]", settings={"spark.driver.memory": "1g", "spark.ui.enabled": "false"}
+        )
         stream = (
             spark.readStream.format("pulsar")
             .option("service.url", service_url)

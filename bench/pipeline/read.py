@@ -108,7 +108,7 @@ def main() -> None:
             compression=arguments.compression,
             batch_rows=arguments.batch_rows,
         )
-        spark = make_session(master="local[2]")
+        spark = make_session(master="local[2]", settings={"spark.ui.enabled": "false"})
         spark.dataSource.register(ClientSource)
         root = jvm_pid(spark)
         best = {}

@@ -69,7 +69,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name, broker(Path(name)) as endpoints:
         Admin(endpoints.web_url).create_partitions(TOPIC, arguments.partitions)
-        spark = make_session(master="local[2]")
+        spark = make_session(master="local[2]", settings={"spark.ui.enabled": "false"})
         spark.sparkContext.setLogLevel("ERROR")
         stream = (
             spark.readStream.format("pulsar")

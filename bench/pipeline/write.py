@@ -35,7 +35,7 @@ def main() -> None:
         tempfile.TemporaryDirectory() as name,
         broker(Path(name), arguments.service_url) as endpoints,
     ):
-        spark = make_session(master=f"local[{TASKS}]")
+        spark = make_session(master=f"local[{TASKS}]", settings={"spark.ui.enabled": "false"})
         root = jvm_pid(spark)
         columns = [f"cast(rpad(cast(id as string), {ROW_BYTES}, 'x') as binary) as value"]
         if arguments.keyed:

@@ -52,6 +52,7 @@ TOPIC, COPY, AGAIN = (f"persistent://{NAMESPACE}/{name}" for name in ("orders", 
 STEPS = "write,read,stream,export,audit,ship,submit"
 KILL_SECONDS = (3.0, 6.0)
 SETTINGS = {
+    "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "1g",
     "spark.executor.memory": "512m",

@@ -63,7 +63,8 @@ def make_session(
     archive: str | None = None,
 ) -> SparkSession:
     """A session with the data source registered, on the machine's Java or the one of the extra
-    geminga[spark]. It logs errors only, unless Spark's conf has a log4j2.properties.
+    geminga[spark]. It logs errors only, unless Spark's conf has a log4j2.properties. Spark's UI is on, as
+    Spark has it: `spark.sparkContext.uiWebUrl`.
 
     The workers of a cluster are sent this package and what it imports; all they need is a Python of this
     minor version under a name that both sides find (`settings["spark.pyspark.python"]`, or python3.N).
@@ -83,7 +84,6 @@ def make_session(
         given = with_archive(given, archive or _packed())
     python = worker_python(given, is_remote=is_remote and archive != INSTALLED)
     defaults = {
-        "spark.ui.enabled": "false",
         _PROGRESS: str(sys.stderr is not None and sys.stderr.isatty()).lower(),
         "spark.sql.session.timeZone": "UTC",
     }

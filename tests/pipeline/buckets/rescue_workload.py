@@ -192,7 +192,7 @@ def rescued(data: Path, with_spark: bool) -> pa.Table:
     """The DataFrame, or what it is made of."""
     holes: list[Hole] = []
     if with_spark:
-        spark = make_session("rescue", settings={"spark.log.level": "ERROR"})
+        spark = make_session("rescue", settings={"spark.log.level": "ERROR", "spark.ui.enabled": "false"})
         try:
             found = rescue(spark, str(data), progress=tell)
             holes, table = found.holes, found.entries.toArrow()

@@ -112,6 +112,7 @@ def restart(spark: Any, process: BrokerProcess, topics: list[str], messages: int
 def session(master: str, archive: str | None = None, **settings: str) -> Iterator[Any]:
     """A session whose workers import what they need only once."""
     more = {
+        "spark.ui.enabled": "false",
         "spark.python.daemon.module": "tests.pipeline.spark.warm_daemon",
         "spark.sql.shuffle.partitions": "2",
         "spark.driver.memory": "2g",

@@ -242,7 +242,7 @@ def main() -> None:
     )
     flags = parser.parse_args()
     other = Endpoints(flags.service_url, flags.web_url, False)
-    spark = make_session("round-trip", settings={"spark.log.level": "ERROR"})
+    spark = make_session("round-trip", settings={"spark.log.level": "ERROR", "spark.ui.enabled": "false"})
     with tempfile.TemporaryDirectory(prefix="round-trip-") as directory:
         try:
             with BrokerProcess(Path(directory) / "data") as process:

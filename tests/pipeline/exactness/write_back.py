@@ -27,6 +27,7 @@ from tests.e2e.broker_process import BrokerProcess, Endpoints
 from tests.pipeline.writing.keyed_rows import send_as_java
 
 PARTITIONS = 3
+SETTINGS = {"spark.log.level": "ERROR", "spark.driver.memory": "1g", "spark.ui.enabled": "false"}
 SAME = ("value", "__key", "__keyBase64", "__orderingKey", "__messageProperties", "__eventTime")
 MORE = "__keyBase64,__orderingKey"
 
@@ -102,7 +103,7 @@ def main() -> None:
 def run(broker: Endpoints, messages: int) -> None:
     source, copy, keyed = (f"persistent://public/default/write-back-{name}" for name in ("a", "b", "c"))
     fill(broker, source, messages)
-    spark = make_session("write-back", settings={"spark.log.level": "ERROR", "spark.driver.memory": "1g"})
+    spark = make_session("write-back", settings=SETTINGS)
     write_back(spark, broker, source, copy, partitioning="partition")
     write_back(spark, broker, source, keyed, partitioning="key")
     spark.stop()

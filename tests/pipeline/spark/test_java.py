@@ -24,7 +24,8 @@ import json, sys
 from geminga.pipeline.spark import make_session
 
 url, topic, settings = sys.argv[1:]
-spark = make_session(master="local[1]", settings={"spark.sql.shuffle.partitions": "1"} | json.loads(settings))
+SETTINGS = {"spark.sql.shuffle.partitions": "1", "spark.ui.enabled": "false"}
+spark = make_session(master="local[1]", settings=SETTINGS | json.loads(settings))
 at = {"service.url": url, "topic": topic}
 rows = spark.range(500).selectExpr("cast(id as string) value", "cast(id % 5 as string) __key")
 rows.write.format("pulsar").options(**at).mode("append").save()
