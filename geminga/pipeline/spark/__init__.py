@@ -23,8 +23,18 @@ from geminga.pipeline.columns.allocation import freeze_imports
 from geminga.pipeline.spark.api import VERSION  # before the others: refuses a Spark that is too old
 from geminga.pipeline.spark.catalog import register_namespace
 from geminga.pipeline.spark.failures import failure_of
+from geminga.pipeline.spark.lag_log import LagLog
 from geminga.pipeline.spark.session import INSTALLED, make_session, register, ship
 
-__all__ = ["INSTALLED", "VERSION", "failure_of", "make_session", "register", "register_namespace", "ship"]
+__all__ = [
+    "INSTALLED",
+    "VERSION",
+    "LagLog",
+    "failure_of",
+    "make_session",
+    "register",
+    "register_namespace",
+    "ship",
+]
 
 freeze_imports()  # here, as each worker imports this for what it is sent, and it imports nearly all the rest

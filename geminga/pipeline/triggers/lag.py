@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-BEHIND = "behind"
+BEHIND, TOPICS = "behind", "rowsOfTopics"
 
 
 class Lag(NamedTuple):
@@ -18,13 +18,16 @@ class Lag(NamedTuple):
     """How long ago the oldest message that was not read yet was published."""
 
 
-def totals(lags: dict[str, Lag]) -> dict[str, int]:
-    """Of all topics together, as the `latestOffset` of a query's progress has it under `BEHIND`."""
-    found = {
+def totals(lags: dict[str, Lag]) -> dict[str, Any]:
+    """Of all topics together, as the `latestOffset` of a query's progress has it under `BEHIND`; and the rows
+    of each that is behind.
+    """
+    found: dict[str, Any] = {
         "rows": sum(lag.rows for lag in lags.values()),
         "bytes": sum(lag.size_bytes for lag in lags.values()),
         "entries": sum(lag.entries for lag in lags.values()),
         "rowsOfWorstPartition": max((lag.rows for lag in lags.values()), default=0),
     }
     oldest = [lag.oldest_ms for lag in lags.values() if lag.oldest_ms is not None]
-    return found | ({"ms": max(oldest)} if oldest else {})
+    topics = {topic: lag.rows for topic, lag in lags.items()}
+    return found | ({"ms": max(oldest)} if oldest else {}) | ({TOPICS: topics} if topics else {})

@@ -1,0 +1,39 @@
+"""What the log says of streams: how far they are behind after each trigger, and why one ended."""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from geminga.pipeline.spark import LagLog
+from tests.e2e.waiting import eventually
+from tests.pipeline.conftest import Topics
+
+
+def test_each_trigger_says_how_far_it_is_behind(
+    spark: Any, topics: Topics, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "geminga.pipeline")
+    topics.write(topic, {"value": list(range(20))}, batchRows="1")
+    topics.write(topic, {"value": [b"x"]}, valueSchema="none")
+    options = {"service.url": topics.endpoints.service_url, "topic": topic, "startingOffsets": "earliest"}
+    stream = spark.readStream.format("pulsar").options(**options, maxRowsPerTrigger="10").load()
+    writing = stream.writeStream.format("noop").queryName("lagging").trigger(availableNow=True)
+    listener = LagLog()
+    spark.streams.addListener(listener)
+    try:
+        query = writing.option("checkpointLocation", str(tmp_path)).start()
+        eventually(lambda: "has ended" in caplog.text, what="the bad value ends the query")
+        assert query.exception() is not None
+    finally:
+        spark.streams.removeListener(listener)
+    found = [record.getMessage() for record in caplog.records if record.name == "geminga.pipeline"]
+    age = r" \(the oldest is [\d.]+ s old\)"
+    assert re.fullmatch(rf"lagging, micro-batch 0: 11 rows behind{age}, {topic} 11", found[0])
+    assert re.fullmatch(rf"lagging, micro-batch 1: 1 rows behind{age}, {topic} 1", found[1])
+    assert found[2].startswith(f"lagging has ended: {topic}: the value of message ")
+    assert len(found) == 3
