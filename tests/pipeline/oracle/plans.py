@@ -1,0 +1,90 @@
+"""What the topics of a run are: their schemas, and how the Java client writes to them. Pure."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any, Final
+
+from tests.pipeline.oracle.definitions import Definitions
+
+PRIMITIVES: Final = (
+    "BYTES",
+    "STRING",
+    "BOOLEAN",
+    "INT8",
+    "INT16",
+    "INT32",
+    "INT64",
+    "FLOAT",
+    "DOUBLE",
+    "DATE",
+    "TIME",
+    "TIMESTAMP",
+    "INSTANT",
+    "LOCAL_DATE",
+    "LOCAL_TIME",
+    "LOCAL_DATE_TIME",
+)
+COMPRESSIONS: Final = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
+VERSIONS_MAX: Final = 4
+
+Plan = dict[str, Any]
+"""Of one topic, as the Java program takes it."""
+
+
+def plans(seed: int, count: int, namespace: str) -> list[Plan]:
+    """Each follows from the seed and its own number alone."""
+    return [_plan(random.Random(f"{seed}-{number}"), number, namespace) for number in range(count)]
+
+
+def _plan(rng: random.Random, number: int, namespace: str) -> Plan:
+    drawn = rng.random()
+    if drawn < 0.45:
+        versions = _structured(rng, "AVRO", VERSIONS_MAX)
+    elif drawn < 0.65:
+        versions = _structured(rng, "JSON", 3)
+    elif drawn < 0.83:
+        versions = _pairs(rng)
+    else:
+        kind = PRIMITIVES[number % len(PRIMITIVES)]
+        versions = [{"kind": kind}]
+    chunk_bytes = rng.choice((0, 0, 0, 0, 200))
+    return {
+        "topic": f"persistent://{namespace}/topic-{number}",
+        "partitions": rng.choice((0, 0, 0, 2)),
+        "seed": rng.getrandbits(31),
+        "versions": versions,
+        "rows": [rng.choice((5, 30, 120)) for _ in versions],
+        "batching": chunk_bytes == 0 and rng.random() < 0.75,
+        "batch_rows": rng.choice((1, 7, 100)),
+        "compression": rng.choice(COMPRESSIONS),
+        "chunk_bytes": chunk_bytes,
+        "encrypted": rng.random() < 0.15,
+        "nulls": rng.choice((0.0, 0.05, 0.5)),
+    }
+
+
+def _structured(rng: random.Random, kind: str, versions_max: int) -> list[Plan]:
+    made = Definitions(rng, is_json=kind == "JSON")
+    found = [made.record()]
+    for _ in range(rng.randint(1, versions_max) - 1):
+        found.append(made.later(found[-1]))
+    different = {json.dumps(each): each for each in found}
+    return [{"kind": kind, "definition": each} for each in different.values()]
+
+
+def _pairs(rng: random.Random) -> list[Plan]:
+    """The versions of a pair whose key keeps its own."""
+    key, value = _part(rng), _part(rng)
+    encoding = rng.choice(("INLINE", "SEPARATED"))
+    return [{"kind": "KEY_VALUE", "encoding": encoding, "key": key[0], "value": each} for each in value]
+
+
+def _part(rng: random.Random) -> list[Plan]:
+    drawn = rng.random()
+    if drawn < 0.4:
+        return _structured(rng, "AVRO", 2)
+    if drawn < 0.6:
+        return _structured(rng, "JSON", 1)
+    return [{"kind": rng.choice(PRIMITIVES)}]
