@@ -6,9 +6,9 @@
 
 `plans.py` draws topics: schemas of every kind with up to four versions, batches, compression, nulls, keys,
 properties, chunked and encrypted messages. `PipelineOracle.java` writes random messages to them, reads them
-with the latest schema as the client's generic records, and prints what it read; each is then read by
-`read_topic` and, unless that fails, by a batch query of Spark in splits and a stream in small micro-batches. A difference is
-printed with the topic, its schema, the message and both values, and the exit code is then 1.
+with the latest schema as the client's generic records, and prints what it read. Each is then read by
+`read_topic` and, unless that fails, by a batch query of Spark in splits and by a stream in micro-batches. A
+difference is printed with the topic, its schema, the message and both values, and the exit code is then 1.
 
 Needs a JDK of 17 or newer, and the jars of `org.apache.pulsar:pulsar-client-original` with what they depend
 on: in the directory that `--jars` or `REFERENCE_PULSAR_JARS` names, as for `tests/oracle`.

@@ -11,6 +11,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from geminga.wire import pulsar_pb2 as pb
+
 METADATA: Final = (
     "__topic",
     "__key",
@@ -28,7 +30,6 @@ METADATA: Final = (
 PLACE: Final = ("__ledgerId", "__entryId", "__batchIndex", "__partition")
 MORE: Final = (*PLACE, *METADATA[2:4], *METADATA[7:], "__undecrypted")
 """For the option `columns`."""
-_NO_BATCH: Final = "3000"
 _BITS: Final = re.compile(r"^([fd][0-9a-f]+) ")
 Row = dict[str, Any]
 Place = tuple[int, ...]
@@ -107,16 +108,20 @@ def expected_rows(lines: Sequence[Row]) -> dict[Place, Row]:
     """What the Java client read, in the same form."""
     kept = (*METADATA, "value")
     return {
-        tuple(line["place"]): {name: line[name] for name in kept} | {"id": _without_batch(line["id"])}
+        tuple(line["place"]): {name: line[name] for name in kept} | {"id": comparable_id(line["id"])}
         for line in lines
     }
 
 
-def _without_batch(message_id: str) -> str:
-    """Java 4.0 says of a message that is in no batch that its batch has no messages; the client of C++ and
-    the pipeline say nothing.
+def comparable_id(message_id: str) -> str:
+    """Without what Java 4.0 says more than the pipeline and the client of C++ do: that the batch of a message
+    that is in none has no messages, and where the first chunk of a chunked message is.
     """
-    return message_id.removesuffix(_NO_BATCH)
+    found = pb.MessageIdData.FromString(bytes.fromhex(message_id))
+    found.ClearField("first_chunk_message_id")
+    if not found.HasField("batch_index"):
+        found.ClearField("batch_size")
+    return found.SerializeToString().hex()
 
 
 def differences(expected: dict[Place, Row], found: dict[Place, Row]) -> Iterator[str]:
