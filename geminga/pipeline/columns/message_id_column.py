@@ -1,5 +1,5 @@
-"""Message ids as bytes (MessageIdData), as `MessageId.toByteArray` of the clients gives them, a column at
-once.
+"""Message ids as bytes (MessageIdData), as the clients of C++ and Python give them, a column at once. Java
+says more of messages that are in no batch, or in chunks.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.BufferedWriter;
 import java.io.File;
+import java.lang.reflect.Field;
 import java.math.BigDecimal;
 import java.math.BigInteger;
 import java.nio.ByteBuffer;
@@ -44,6 +45,7 @@ import org.apache.pulsar.client.api.schema.GenericObject;
 import org.apache.pulsar.client.api.schema.GenericRecord;
 import org.apache.pulsar.client.api.schema.GenericRecordBuilder;
 import org.apache.pulsar.client.api.schema.GenericSchema;
+import org.apache.pulsar.client.api.schema.SchemaDefinition;
 import org.apache.pulsar.client.impl.BatchMessageIdImpl;
 import org.apache.pulsar.client.impl.MessageIdImpl;
 import org.apache.pulsar.client.impl.PulsarClientImpl;
@@ -91,6 +93,7 @@ public class PipelineOracle {
     final String name;
     final Random random;
     final List<String> refused = new ArrayList<>();
+    final Map<String, Object> about = new LinkedHashMap<>();
 
     PipelineOracle(PulsarClient client, JsonNode topic, File keys, BufferedWriter output) {
         this.client = client;
@@ -102,7 +105,6 @@ public class PipelineOracle {
     }
 
     void run() throws Exception {
-        Map<String, Object> about = new LinkedHashMap<>();
         about.put("about", name);
         List<Map<String, Object>> rows = new ArrayList<>();
         try {
@@ -211,6 +213,11 @@ public class PipelineOracle {
                     KeyValueEncodingType.valueOf(version.get("encoding").asText()));
         }
         return switch (kind) {
+            case "CLASS" -> {
+                SchemaDefinition<Object> made = SchemaDefinition.builder().withPojo(classOf(version))
+                        .withJSR310ConversionEnabled(version.get("jsr310").asBoolean()).build();
+                yield version.get("as").asText().equals("JSON") ? Schema.JSON(made) : Schema.AVRO(made);
+            }
             case "BYTES" -> Schema.BYTES;
             case "STRING" -> Schema.STRING;
             case "BOOLEAN" -> Schema.BOOL;
@@ -258,6 +265,7 @@ public class PipelineOracle {
                 }
                 return builder.build();
             }
+            case "CLASS": return randomObject(classOf(version));
             case "BYTES": return randomBytes(40);
             case "STRING": return text();
             case "BOOLEAN": return random.nextBoolean();
@@ -467,6 +475,180 @@ public class PipelineOracle {
         return value instanceof BigDecimal given ? given : new BigDecimal(new BigInteger(bytesOf(value)), decimal.getScale());
     }
 
+    // Classes of an application, for which the client makes the schema
+
+    public enum Color { RED, GREEN, BLUE }
+
+    public static class Inner {
+        public int a;
+        public String b;
+        public List<Long> c;
+    }
+
+    public static class Plain {
+        public boolean yes;
+        public Boolean maybe;
+        public byte tiny;
+        public short small;
+        public int number;
+        public Integer optional;
+        public long large;
+        public float single;
+        public Double real;
+        public String text;
+        public byte[] bytes;
+        public Color color;
+        public List<String> texts;
+        public Map<String, Long> counts;
+        public Inner inner;
+        public List<Inner> many;
+        public int[] numbers;
+    }
+
+    public static class Moments {
+        public Instant at;
+        public int number;
+    }
+
+    public static class Dates {
+        public LocalDate day;
+        public String text;
+    }
+
+    public static class Clocks {
+        public LocalTime time;
+        public LocalDateTime when;
+    }
+
+    public static class Amounts {
+        public BigDecimal amount;
+        public java.util.UUID id;
+    }
+
+    static Class<?> classOf(JsonNode version) {
+        return switch (version.get("class").asText()) {
+            case "Plain" -> Plain.class;
+            case "Moments" -> Moments.class;
+            case "Dates" -> Dates.class;
+            case "Clocks" -> Clocks.class;
+            case "Amounts" -> Amounts.class;
+            default -> throw new IllegalArgumentException(version.toString());
+        };
+    }
+
+    Object randomObject(Class<?> kind) {
+        try {
+            Object made = kind.getConstructor().newInstance();
+            for (Field field : kind.getFields()) {
+                if (field.getType().isPrimitive() || random.nextInt(4) > 0) {
+                    field.set(made, randomOf(field.getType(), field.getName()));
+                }
+            }
+            return made;
+        } catch (ReflectiveOperationException error) {
+            throw new IllegalStateException(error);
+        }
+    }
+
+    Object randomOf(Class<?> kind, String name) {
+        if (kind == boolean.class || kind == Boolean.class) {
+            return random.nextBoolean();
+        } else if (kind == byte.class) {
+            return (byte) random.nextInt();
+        } else if (kind == short.class) {
+            return (short) random.nextInt();
+        } else if (kind == int.class || kind == Integer.class) {
+            return randomInt();
+        } else if (kind == long.class) {
+            return randomLong();
+        } else if (kind == float.class) {
+            return (float) randomDouble();
+        } else if (kind == Double.class) {
+            return randomDouble();
+        } else if (kind == String.class) {
+            return text();
+        } else if (kind == byte[].class) {
+            return randomBytes(20);
+        } else if (kind == Color.class) {
+            return Color.values()[random.nextInt(3)];
+        } else if (kind == Inner.class) {
+            return randomObject(kind);
+        } else if (kind == int[].class) {
+            return random.ints(count()).toArray();
+        } else if (kind == Instant.class) {
+            return Instant.ofEpochSecond(Math.floorDiv(randomMillis(5000), 1000),
+                    random.nextInt(3) == 0 ? 0 : random.nextInt(1_000_000_000));
+        } else if (kind == LocalDate.class) {
+            return LocalDate.ofEpochDay(random.nextInt(40_000) - 10_000);
+        } else if (kind == LocalTime.class) {
+            return LocalTime.ofNanoOfDay(random.nextInt(86_400_000) * 1_000_000L);
+        } else if (kind == LocalDateTime.class) {
+            return LocalDateTime.ofEpochSecond(random.nextInt(), random.nextInt(1000) * 1_000_000, java.time.ZoneOffset.UTC);
+        } else if (kind == BigDecimal.class) {
+            return BigDecimal.valueOf(random.nextInt(), random.nextInt(6));
+        } else if (kind == java.util.UUID.class) {
+            return new java.util.UUID(random.nextLong(), random.nextLong());
+        } else if (kind == Map.class) {
+            Map<String, Long> found = new LinkedHashMap<>();
+            for (int count = count(); count > 0; count--) {
+                found.put(text(), randomLong());
+            }
+            return found;
+        }
+        List<Object> found = new ArrayList<>();
+        for (int count = count(); count > 0; count--) {
+            found.add(switch (name) {
+                case "texts" -> text();
+                case "many" -> randomObject(Inner.class);
+                default -> randomLong();
+            });
+        }
+        return found;
+    }
+
+    /** Without a type for them, times of a day and local times are the milliseconds that their definition says. */
+    static Object ofClass(Object value) throws ReflectiveOperationException {
+        if (value == null || value instanceof Boolean || value instanceof Integer || value instanceof Long
+                || value instanceof Short || value instanceof Byte || value instanceof String) {
+            return value;
+        } else if (value instanceof Float given) {
+            return bits(given);
+        } else if (value instanceof Double given) {
+            return bits(given);
+        } else if (value instanceof byte[] given) {
+            return HEX.formatHex(given);
+        } else if (value instanceof int[] given) {
+            return java.util.Arrays.stream(given).boxed().toList();
+        } else if (value instanceof Instant given) {
+            return micros(given);
+        } else if (value instanceof LocalDate given) {
+            return given.toEpochDay();
+        } else if (value instanceof LocalTime given) {
+            return given.toNanoOfDay() / 1_000_000;
+        } else if (value instanceof LocalDateTime given) {
+            return given.toInstant(java.time.ZoneOffset.UTC).toEpochMilli();
+        } else if (value instanceof List<?> given) {
+            List<Object> items = new ArrayList<>();
+            for (Object each : given) {
+                items.add(ofClass(each));
+            }
+            return items;
+        } else if (value instanceof Map<?, ?> given) {
+            TreeMap<String, Object> sorted = new TreeMap<>();
+            for (Map.Entry<?, ?> each : given.entrySet()) {
+                sorted.put(each.getKey().toString(), ofClass(each.getValue()));
+            }
+            return pairs(sorted);
+        } else if (value instanceof Inner) {
+            Map<String, Object> found = new LinkedHashMap<>();
+            for (Field field : value.getClass().getFields()) {
+                found.put(field.getName(), ofClass(field.get(value)));
+            }
+            return found;
+        }
+        return value.toString();
+    }
+
     // Reading
 
     List<Map<String, Object>> readAll(JsonNode latest) throws Exception {
@@ -475,7 +657,9 @@ public class PipelineOracle {
         if (hasSchema != (info != null && info.getType() != SchemaType.BYTES && info.getType() != SchemaType.NONE)) {
             throw new IllegalStateException("the registry has " + info);
         }
-        Map<String, String> found = new TreeMap<>();
+        if (latest.get("kind").asText().equals("CLASS")) {
+            about.put("definition", JSON.readTree(info.getSchema()));
+        }
         List<Map<String, Object>> rows = new ArrayList<>();
         ReaderBuilder<?> builder = client.newReader(schemaOf(latest)).topic(name).startMessageId(MessageId.earliest);
         if (topic.get("encrypted").asBoolean()) {
@@ -546,6 +730,11 @@ public class PipelineOracle {
                 Map<?, ?> fields = (Map<?, ?>) whole(value, latest, message.getData());
                 for (org.apache.avro.Schema.Field field : definition.getFields()) {
                     found.put(field.name(), fields == null ? null : fields.get(field.name()));
+                }
+            }
+            case "CLASS" -> {
+                for (Field field : classOf(latest).getFields()) {
+                    found.put(field.getName(), value == null ? null : ofClass(field.get(value)));
                 }
             }
             default -> found.put("value", whole(value, latest, message.getData()));

@@ -4,11 +4,12 @@
     python -m tests.pipeline.oracle --topics 300 --url pulsar://localhost:6650 --web http://localhost:8080
     python -m tests.pipeline.oracle --topics 20 --seed 1 --only 7 --without-spark      one topic again
 
-`plans.py` draws topics: schemas of every kind with up to four versions, batches, compression, nulls, keys,
-properties, chunked and encrypted messages. `PipelineOracle.java` writes random messages to them, reads them
-with the latest schema as the client's generic records, and prints what it read. Each is then read by
-`read_topic` and, unless that fails, by a batch query of Spark in splits and by a stream in micro-batches. A
-difference is printed with the topic, its schema, the message and both values, and the exit code is then 1.
+`plans.py` draws topics: schemas of every kind with up to four versions, classes of which the client makes
+the schema, batches, compression, nulls, keys, properties, chunked and encrypted messages.
+`PipelineOracle.java` writes random messages to them, reads them with the latest schema as the client's
+generic records, and prints what it read. Each is then read by `read_topic` and, unless that fails, by a batch
+query of Spark in splits and by a stream in micro-batches. A difference is printed with the topic, its schema,
+the message and both values, and the exit code is then 1.
 
 Needs a JDK of 17 or newer, and the jars of `org.apache.pulsar:pulsar-client-original` with what they depend
 on: in the directory that `--jars` or `REFERENCE_PULSAR_JARS` names, as for `tests/oracle`.
@@ -60,7 +61,8 @@ class Topic:
     @property
     def schema(self) -> str:
         accepted = self.about.get("accepted", [])
-        return json.dumps([self.plan["versions"][index] for index in accepted])
+        found = [self.plan["versions"][index] for index in accepted]
+        return json.dumps([*found, *filter(None, [self.about.get("definition")])])
 
 
 class Report:
@@ -78,7 +80,7 @@ class Report:
         except Exception as error:
             self.counts[f"topics that raise, {way}"] += 1
             self._unreadable.add(topic.name)
-            self._differs(way, topic, [f"{type(error).__name__}: {str(error)[:600]}"])
+            self._differs(way, topic, [f"{type(error).__name__}: {_reason(error)}"])
             return
         self.counts[f"rows compared, {way}"] += len(found)
         self._differs(way, topic, list(differences(topic.expected, found)))
@@ -108,6 +110,13 @@ class Report:
     @property
     def has_any(self) -> bool:
         return bool(self._printed)
+
+
+def _reason(error: Exception) -> str:
+    """Without the trace that pyarrow and Spark put into the text."""
+    text = str(error).strip()
+    lines = [line for line in text.splitlines() if line and not line.startswith(" ")]
+    return (text if "Detail: " in text else lines[-1] if lines else "").split(" Detail: ")[0][:400]
 
 
 def make_keys(directory: Path) -> Path:

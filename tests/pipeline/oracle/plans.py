@@ -26,6 +26,7 @@ PRIMITIVES: Final = (
     "LOCAL_TIME",
     "LOCAL_DATE_TIME",
 )
+CLASSES: Final = ("Plain", "Moments", "Dates", "Clocks", "Amounts")
 COMPRESSIONS: Final = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
 VERSIONS_MAX: Final = 4
 
@@ -42,10 +43,12 @@ def _plan(rng: random.Random, number: int, namespace: str) -> Plan:
     drawn = rng.random()
     if drawn < 0.45:
         versions = _structured(rng, "AVRO", VERSIONS_MAX)
-    elif drawn < 0.65:
+    elif drawn < 0.62:
         versions = _structured(rng, "JSON", 3)
-    elif drawn < 0.83:
+    elif drawn < 0.79:
         versions = _pairs(rng)
+    elif drawn < 0.9:
+        versions = [_class(rng)]
     else:
         kind = PRIMITIVES[number % len(PRIMITIVES)]
         versions = [{"kind": kind}]
@@ -63,6 +66,12 @@ def _plan(rng: random.Random, number: int, namespace: str) -> Plan:
         "encrypted": rng.random() < 0.15,
         "nulls": rng.choice((0.0, 0.05, 0.5)),
     }
+
+
+def _class(rng: random.Random) -> Plan:
+    """A class of the Java program, of which the client makes the schema; Jackson or AVRO writes it."""
+    kind, encoding = rng.choice(CLASSES), rng.choice(("JSON", "AVRO"))
+    return {"kind": "CLASS", "class": kind, "as": encoding, "jsr310": rng.random() < 0.5}
 
 
 def _structured(rng: random.Random, kind: str, versions_max: int) -> list[Plan]:
