@@ -7,6 +7,7 @@ is set, int with long is bigint, float with double is double. Pure.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -233,3 +234,42 @@ def _with_default(field: Any) -> Any:
     if "default" in field or not isinstance(kind, list) or "null" not in kind:
         return field
     return {**field, "default": None}
+
+
+def with_values(parsed: Any) -> Any:
+    """A definition that the AVRO decoder has parsed, changed in place: the defaults of its records are the
+    values that they stand for. The decoder gives them as they are, and takes only texts when it parses.
+    """
+    if isinstance(parsed, list):
+        for each in parsed:
+            with_values(each)
+    elif isinstance(parsed, dict):
+        for name in ("type", "items", "values"):
+            with_values(parsed.get(name))
+        for each in parsed.get("fields", ()):
+            with_values(each)
+            if "default" in each:
+                each["default"] = _default_value(each["type"], each["default"])
+    return parsed
+
+
+def _default_value(kind: Any, default: Any) -> Any:
+    """A default as the decoder gives a value: the text of bytes has a character for each, U+0000 to U+00FF.
+    A type that is named elsewhere is not looked up.
+    """
+    if isinstance(kind, list):
+        return _default_value(kind[0], default) if kind else default
+    name = _plain_kind(kind)
+    if name in ("bytes", "fixed") and isinstance(default, str):
+        data = default.encode("latin-1")
+        if isinstance(kind, dict) and _is_decimal(kind):
+            return Decimal(int.from_bytes(data, "big", signed=True)).scaleb(-kind.get("scale", 0))
+        return data
+    if name == "array" and isinstance(default, list):
+        return [_default_value(kind["items"], each) for each in default]
+    if name == "map" and isinstance(default, dict):
+        return {key: _default_value(kind["values"], each) for key, each in default.items()}
+    if name == "record" and isinstance(default, dict):
+        types = {each["name"]: each["type"] for each in kind["fields"]}
+        return {key: _default_value(types.get(key), each) for key, each in default.items()}
+    return default

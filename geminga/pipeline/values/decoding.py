@@ -27,6 +27,7 @@ from geminga.pipeline.values.avro_shapes import (
     Shape,
     readable_definition,
     shape_of,
+    with_values,
 )
 from geminga.pipeline.values.json_columns import json_records, parsed
 from geminga.pipeline.values.primitive_values import primitives
@@ -77,6 +78,12 @@ class ValueDecoder:
         self._topic = topic
         self._schema = schema
         self._makes = value_fields(schema)
+        # Not by the names of the columns: the only field of a record may be named `value`.
+        self._is_record = (
+            schema.kind in (_TYPE.Avro, _TYPE.Json)
+            and not schema.is_raw
+            and shape_of(definition_of(schema)).kind == "record"
+        )
         # Whether a value is bad must not depend on which columns a query asks for.
         self._wanted = wanted if rules.mode == "failfast" else _with_all(wanted, self._makes)
         self._rules = rules
@@ -177,7 +184,7 @@ class ValueDecoder:
             self._check(versions)
         if schema.kind == _TYPE.KeyValue:
             return self._pair(messages, versions, raw, wanted)
-        if schema.kind in (_TYPE.Avro, _TYPE.Json) and set(self._makes) != {VALUE}:
+        if self._is_record:
             fields = [(name, kind) for name, kind in wanted.items() if name in self._makes]
             values = self._structured(schema, raw, pa.struct(fields), versions)
             # `flatten` and not `field`: a null message is null in each of its fields.
@@ -408,7 +415,10 @@ def _readable(schema: TopicSchema) -> Readable:
     definition = definition_of(schema)
     try:
         return Readable(
-            *(parse_schema(readable_definition(definition, times=times)) for times in (True, False))
+            *(
+                with_values(parse_schema(readable_definition(definition, times=times)))
+                for times in (True, False)
+            )
         )
     except (SchemaParseException, UnknownType, *_BAD_AVRO) as error:
         raise SchemaMismatch(

@@ -6,7 +6,7 @@ import base64
 import binascii
 import datetime as dt
 from collections.abc import Callable
-from decimal import Decimal
+from decimal import ROUND_FLOOR, Decimal
 from typing import Any
 
 from geminga.pipeline.values.avro_shapes import NAMED, UNITS_US, Shape
@@ -15,6 +15,9 @@ from geminga.pipeline.values.times import one_in_microseconds
 
 Change = Callable[[Any], Any]
 _INT32 = 1 << 31
+_US_PER_SECOND = 1_000_000
+_NANOSECOND_DIGITS = -9
+"""The exponent of a number of seconds with nanoseconds."""
 _DIGITS_MAX = 40
 """Of a number with a decimal exponent."""
 _KINDS: dict[str, tuple[type, ...]] = {
@@ -204,6 +207,10 @@ def _time(value: Any, unit_us: int, out_of_range: OutOfRange) -> Any:
         found = dt.datetime.fromisoformat(value)
         return found if found.tzinfo is not None else found.replace(tzinfo=dt.UTC)
     if isinstance(value, Decimal):
+        # Jackson writes an Instant as seconds with nine decimals, whatever unit the definition names.
+        if value.as_tuple().exponent == _NANOSECOND_DIGITS:
+            us = (value * _US_PER_SECOND).to_integral_value(ROUND_FLOOR)
+            return one_in_microseconds(int(us), 1, out_of_range)
         value = _whole(value)
     if isinstance(value, bool):
         return value

@@ -279,6 +279,37 @@ def test_every_message_is_read_with_its_version_into_the_latest() -> None:
         decoded(required, [row], of_version=first)
 
 
+@pytest.mark.parametrize("rows", [1, 100], ids=["by-row", "in-columns"])
+def test_defaults_of_bytes_have_a_character_for_each(rows: int) -> None:
+    decimal = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 1}
+    old = {"type": "record", "name": "R", "fields": [{"name": "n", "type": "int"}]}
+    latest = {
+        "type": "record",
+        "name": "R",
+        "fields": [
+            *old["fields"],  # type: ignore[misc]
+            {"name": "b", "type": "bytes", "default": "\u00ff\u0000a"},
+            {"name": "f", "type": {"type": "fixed", "name": "F", "size": 1}, "default": "\u00fe"},
+            {"name": "d", "type": decimal, "default": "\u0005"},
+            {"name": "m", "type": {"type": "array", "items": "bytes"}, "default": ["\u00ff"]},
+        ],
+    }
+    found = decoded(latest, [encoded(old, {"n": 5})] * rows, of_version=old)
+    assert found == [{"n": 5, "b": b"\xff\x00a", "f": b"\xfe", "d": Decimal("0.5"), "m": [b"\xff"]}] * rows
+
+
+def test_an_instant_in_json_is_seconds_with_nine_decimals() -> None:
+    """As Java's client writes `java.time.Instant`, whatever unit the definition names."""
+    for unit in ("timestamp-millis", "timestamp-micros"):
+        kind = {"type": "long", "logicalType": unit}
+        shape = shape_of({"type": "record", "name": "R", "fields": [{"name": "f", "type": kind}]})
+        values = ("1.005000000", "1.000000000", "-1.123456789", "1700000000")
+        raw = pa.array([f'{{"f": {value}}}'.encode() for value in values], pa.binary())
+        column = json_values(raw, shape.arrow, shape).field("f").cast(pa.int64()).to_pylist()
+        assert column[:3] == [1_005_000, 1_000_000, -1_123_457]
+        assert column[3] == 1_700_000_000 * (1000 if unit == "timestamp-millis" else 1)
+
+
 def test_json_of_other_clients() -> None:
     def column(kind: Any, *values: str) -> list[Any]:
         definition = {"type": "record", "name": "R", "fields": [{"name": "f", "type": kind}]}

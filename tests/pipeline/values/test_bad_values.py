@@ -301,6 +301,16 @@ def test_the_latest_version_is_not_asked_for_again(topics: Topics, client: pulsa
     assert batch.to_pylist() == [{"n": 1, "__schemaVersion": bytes(8)}]
 
 
+@pytest.mark.parametrize("kind", ["JSON", "AVRO"])
+def test_the_only_field_of_a_record_may_be_named_value(
+    topics: Topics, client: pulsar.Client, topic: str, kind: str
+) -> None:
+    definition = {"type": "record", "name": "R", "fields": [{"name": "value", "type": "int"}]}
+    producer = client.create_producer(topic, schema=Encoded(kind, json.dumps(definition)))
+    producer.send(b'{"value": 7}' if kind == "JSON" else b"\x0e")
+    assert [row["value"] for row in rows_of(topics, topic, "value")] == [7]
+
+
 def test_a_topic_that_appears_under_a_pattern_is_compared(
     topics: Topics, client: pulsar.Client, topic: str
 ) -> None:
