@@ -222,5 +222,13 @@ def test_a_micro_batch_waits_for_rows_and_no_longer_than_it_may() -> None:
 
 def test_the_lag_of_a_query_is_that_of_its_topics() -> None:
     lags = {"a": Lag(10, 100, 1000, 50), "b": Lag(1, 5, 20, 900), "c": Lag(0, 0, 0)}
-    assert totals(lags) == {"rows": 105, "bytes": 1020, "entries": 11, "rowsOfWorstPartition": 100, "ms": 900}
-    assert totals({}) == {"rows": 0, "bytes": 0, "entries": 0, "rowsOfWorstPartition": 0}
+    assert totals(lags) == {
+        "rows": 105,
+        "bytes": 1020,
+        "entries": 11,
+        "rowsOfWorstPartition": 100,
+        "rowsOfTopics": {"a": 100, "b": 5, "c": 0},
+        "ms": 900,
+    }
+    none = {"rows": 0, "bytes": 0, "entries": 0, "rowsOfWorstPartition": 0}
+    assert totals({}) == none
