@@ -187,6 +187,7 @@ def _scan_time(body: bytes, at: int) -> tuple[int, int]:
     if upper is not None and (byte := body[at]) & (byte2 := body[at + 1]) & 0x80:
         return upper | byte & 0x7F | (byte2 & 0x7F) << 7, at + 6
     end = at + 6
+    # Filled up where the body ends before: `end` is beyond it then, and no caller takes such a value.
     byte, byte2, byte3, byte4, byte5, byte6 = body[at:end].ljust(6)
     if byte & byte2 & byte3 & byte4 & byte5 & 0x80 and byte6 < 0x80:
         # Written out: each delivery time has upper bytes of its own, where they are spread over months.

@@ -159,7 +159,8 @@ class LedgerReader:
         end = _last_within(segment, first, min(last, segment.last), bytes_max, at_least_one=True)
         self._found = self._in_logs
         self.waits.add((_monotonic_s() - began_s) * 1000, end - first + 1)
-        self._note(segment, first, end, segment.body_bytes(first, end))
+        self._found.add(end - first + 1, segment.body_bytes(first, end))
+        self._read_ahead(segment, first, end)
         return segment.bodies(first, end)
 
     async def read_runs(self, runs: Sequence[Run], bytes_max: int) -> dict[Run, list[bytes]]:
@@ -223,10 +224,9 @@ class LedgerReader:
                 break
             bodies += segment.bodies(first, end)
             size_bytes = segment.body_bytes(first, end)
+            self._found.add(end - first + 1, size_bytes)
             if goes_on:
-                self._note(segment, first, end, size_bytes)
-            else:
-                self._found.add(end - first + 1, size_bytes)
+                self._read_ahead(segment, first, end)
             bytes_max -= size_bytes
             first = end + 1
         return bodies
@@ -278,13 +278,12 @@ class LedgerReader:
             return None
         return segment
 
-    def _note(self, segment: Segment, first: int, end: int, size_bytes: int) -> None:
-        """Entries of a segment were read; decide whether to read ahead. Past the middle of the segment, the
-        following entries are wanted if a read begins there, or if a read of several entries ends there,
-        because the next read may reach the segment's end. A single entry that came from a log may be one of
-        many far apart.
+    def _read_ahead(self, segment: Segment, first: int, end: int) -> None:
+        """Entries of a segment were read; read ahead if what follows is wanted. Past the middle of the
+        segment, the following entries are wanted if a read begins there, or if a read of several entries ends
+        there, because the next read may reach the segment's end. A single entry that came from a log may be
+        one of many far apart.
         """
-        self._found.add(end - first + 1, size_bytes)
         # What follows is newer, and so in the write caches too.
         if self._found is self._in_write_caches:
             return

@@ -253,6 +253,11 @@ def with_values(parsed: Any) -> Any:
     return parsed
 
 
+def decimal_of(data: bytes, scale: int) -> Decimal:
+    """The value of a decimal that is stored as these bytes."""
+    return Decimal(int.from_bytes(data, "big", signed=True)).scaleb(-scale)
+
+
 def _default_value(kind: Any, default: Any) -> Any:
     """A default as the decoder gives a value: the text of bytes has a character for each, U+0000 to U+00FF.
     A type that is named elsewhere is not looked up.
@@ -263,7 +268,7 @@ def _default_value(kind: Any, default: Any) -> Any:
     if name in ("bytes", "fixed") and isinstance(default, str):
         data = default.encode("latin-1")
         if isinstance(kind, dict) and _is_decimal(kind):
-            return Decimal(int.from_bytes(data, "big", signed=True)).scaleb(-kind.get("scale", 0))
+            return decimal_of(data, kind.get("scale", 0))
         return data
     if name == "array" and isinstance(default, list):
         return [_default_value(kind["items"], each) for each in default]

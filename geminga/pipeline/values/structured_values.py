@@ -9,7 +9,7 @@ from collections.abc import Callable
 from decimal import ROUND_FLOOR, Decimal
 from typing import Any
 
-from geminga.pipeline.values.avro_shapes import NAMED, UNITS_US, Shape
+from geminga.pipeline.values.avro_shapes import NAMED, UNITS_US, Shape, decimal_of
 from geminga.pipeline.values.rules import OutOfRange
 from geminga.pipeline.values.times import one_in_microseconds
 
@@ -184,7 +184,7 @@ def _as_json(shape: Shape, default: Any) -> Any:
         data = default.encode("latin-1")
         if shape.logical is None:
             return base64.b64encode(data).decode()
-        return Decimal(int.from_bytes(data, "big", signed=True)).scaleb(-shape.arrow.scale)
+        return decimal_of(data, shape.arrow.scale)
     if shape.kind == "array" and isinstance(default, list):
         return [_as_json(shape.parts[0], each) for each in default]
     if shape.kind == "map" and isinstance(default, dict):
