@@ -211,9 +211,15 @@ class Rig:
     """A topic with one managed ledger, and any number of subscriptions on it."""
 
     def __init__(
-        self, ledger: ManagedLedger, nursery: trio.Nursery, clock: TrioClock | JumpingClock, partition: int
+        self,
+        ledger: ManagedLedger,
+        bookie: Bookie,
+        nursery: trio.Nursery,
+        clock: TrioClock | JumpingClock,
+        partition: int,
     ) -> None:
         self.ledger = ledger
+        self.bookie = bookie
         self.nursery = nursery
         self.clock = clock
         self.topic: Any = SimpleNamespace(
@@ -383,7 +389,7 @@ async def open_rig(*, partition: int = -1, jumps: bool = False, **ledger_setting
                 ManagedLedgerSettings(**ledger_settings),
                 tail_cache=TailCache(),
             )
-            rig = Rig(ledger, above, clock, partition)
+            rig = Rig(ledger, bookie, above, clock, partition)
             ledger.life.run_in(above)
             yield rig
             above.cancel_scope.cancel()

@@ -12,6 +12,7 @@ DELAYING = "geminga/broker/dispatch/delaying.py"
 DISPATCHER = "geminga/broker/dispatch/dispatcher.py"
 HASH_RANGES = "geminga/broker/dispatch/hash_ranges.py"
 SNAPSHOTS = "tests/broker/topic/test_dedup_snapshots.py"
+DELAYED_READS = "tests/broker/delays/test_delayed_reads.py"
 LEFT_BEHIND = "tests/broker/delays/test_index_left_behind.py"
 GIVEN_OUT = "tests/broker/delays/test_given_out.py"
 LEDGER_RANGES = "tests/broker/delays/test_ledger_ranges.py"
@@ -41,6 +42,22 @@ MUTANTS = (
         "        if False:",
         (f"{LOOP_EDGES}::test_outboxes_that_wait_for_memory_are_told_by_a_task_when_something_has_left",),
         "tasks would be woken where the loop goes to sleep without looking for them",
+    ),
+    Mutant(
+        "nothing-is-read-along",
+        DELAYING,
+        "return tracker.peek(count) if tracker is not None and count else []",
+        "return []",
+        (f"{DELAYED_READS}::test_messages_due_one_by_one_from_disk_are_read_many_at_once",),
+        "each message that is due alone, of a backlog that is not in memory, would take a trip to the disk",
+    ),
+    Mutant(
+        "read-along-though-evicted",
+        DELAYING,
+        "was_used = 2 * self._found >= self._count",
+        "was_used = True",
+        (f"{DELAYED_READS}::test_as_much_is_read_along_as_was_of_use",),
+        "a full read cache would have each due message load a hundred others, and evict them again",
     ),
     Mutant(
         "parsed-and-forgotten",

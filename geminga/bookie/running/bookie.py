@@ -372,13 +372,17 @@ class Bookie:
         run = Run(ledger_id, first, last)
         return (await self.read_runs([run], bytes_max=bytes_max))[run]
 
-    async def read_runs(self, runs: Sequence[Run], *, bytes_max: int) -> dict[Run, list[bytes]]:
+    async def read_runs(
+        self, runs: Sequence[Run], *, bytes_max: int, ahead: Sequence[Run] = ()
+    ) -> dict[Run, list[bytes]]:
         """Read several runs of any ledgers. Returns for each run what `read` would return, without reading
         ahead. Includes at least the first run, and further runs until those of a directory are `bytes_max`
         long. All runs of a directory take one trip to the disk. A run in memory that follows one on disk is
-        left for another call. Raises the errors of `read` for the first run.
+        left for another call. Raises the errors of `read` for the first run. If that trip is made, it also
+        loads what it can of `ahead` into the read cache, within the bytes of reading ahead; errors there are
+        left to the read that asks for these entries.
         """
-        return await self._set.read_runs(runs, bytes_max)
+        return await self._set.read_runs(runs, bytes_max, ahead)
 
     def watch_ledger(self, ledger_id: int, tell: Callable[[int], None]) -> None:
         """Call `tell(ledger_id)` once, when the ledger is deleted, or when a read or the scrub finds entries

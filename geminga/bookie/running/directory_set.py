@@ -88,16 +88,19 @@ class DirectorySet:
             # its flush.
             directory.caches.add_part(part)
 
-    async def read_runs(self, runs: Sequence[Run], bytes_max: int) -> dict[Run, list[bytes]]:
+    async def read_runs(
+        self, runs: Sequence[Run], bytes_max: int, ahead: Sequence[Run]
+    ) -> dict[Run, list[bytes]]:
         """See `Bookie.read_runs`."""
         readers: dict[LedgerReader, list[Run]] = {}
         for run in runs:
             readers.setdefault(self.of(run.ledger_id).reader, []).append(run)
         brought: dict[Run, list[bytes]] = {}
         for reader, part in readers.items():
+            soon = [run for run in ahead if self.of(run.ledger_id).reader is reader]
             try:
                 # One directory's damage must not keep what another has already read from its consumer.
-                brought |= await reader.read_runs(part, bytes_max)
+                brought |= await reader.read_runs(part, bytes_max, soon)
             except StorageError:
                 if not brought:
                     raise

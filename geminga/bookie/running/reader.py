@@ -163,7 +163,9 @@ class LedgerReader:
         self._read_ahead(segment, first, end)
         return segment.bodies(first, end)
 
-    async def read_runs(self, runs: Sequence[Run], bytes_max: int) -> dict[Run, list[bytes]]:
+    async def read_runs(
+        self, runs: Sequence[Run], bytes_max: int, ahead: Sequence[Run]
+    ) -> dict[Run, list[bytes]]:
         brought: dict[Run, list[bytes]] = {}
         missing: list[Run] = []
         for run in runs:
@@ -183,7 +185,7 @@ class LedgerReader:
             return brought
         began_s = _monotonic_s()
         try:
-            segments = await self._load_runs(missing, bytes_max)
+            segments = await self._load_runs(missing, bytes_max, ahead)
         except StorageError as error:
             if brought:
                 return brought
@@ -231,13 +233,22 @@ class LedgerReader:
             first = end + 1
         return bodies
 
-    async def _load_runs(self, runs: Sequence[Run], bytes_max: int) -> list[Segment]:
+    async def _load_runs(self, runs: Sequence[Run], bytes_max: int, ahead: Sequence[Run]) -> list[Segment]:
+        deletions = self._deletions
+        wanted = [run for run in ahead if self._find_quietly(run.ledger_id, run.first) is None]
         try:
-            return await self._storage.load_runs(runs, bytes_max)
+            segments, more = await self._storage.load_runs(runs, bytes_max, wanted, self._ahead_bytes_max)
         except DamagedRecord:
             if not await self._heal(runs[:1]):
                 raise
-        return await self._storage.load_runs(runs, bytes_max)
+            segments, more = await self._storage.load_runs(runs, bytes_max, (), 0)
+        if deletions == self._deletions:
+            for segment in more:
+                self._cache.add(segment)
+                self.log_loads += 1
+                self.log_bytes += segment.record_bytes
+            self._on_cached()
+        return segments
 
     async def _load_rows(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[Segment]:
         try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -33,11 +34,16 @@ from geminga.bookie.records.records import Run, Segment
 from geminga.bookie.records.segment_map import SegmentMap
 from geminga.bookie.records.settings import BookieSettings
 from geminga.bookie.running.disk_space import flush_refusal
+from geminga.clock import RealClock
 from geminga.errors import CorruptData, LedgerNotFound, ReadOnly, StorageError
 from geminga.storage.disk import Disk
 from geminga.storage.disk_errors import DiskFull
 from geminga.storage.removed_files import is_cut
 
+# Without it a message that is due would wait on a slow disk for a hundred others, each a seek.
+LOAD_AHEAD_MS_MAX = 4
+"""For so long the entries that are wanted now wait for those that are loaded along with them."""
+_monotonic_s = RealClock().monotonic_s
 KEPT_JOURNALS_MAX = 1000
 """The limit of missing journals that the index names."""
 DAMAGE_BYTES_MAX = 1 << 20
@@ -515,14 +521,27 @@ class LedgerStorage:
             left -= segment.record_bytes
         return segments
 
-    async def load_runs(self, runs: Sequence[Run], bytes_max: int) -> list[Segment]:
+    async def load_runs(
+        self, runs: Sequence[Run], bytes_max: int, ahead: Sequence[Run], ahead_bytes_max: int
+    ) -> tuple[list[Segment], list[Segment]]:
         """One segment for each run, in their order, without read-ahead and at most to the end of the row of
         its first entry. Ends after `bytes_max` bytes, or before a run that cannot be read. Returns at least
-        the first segment; raises the errors of `Bookie.read` for it.
+        the first segment; raises the errors of `Bookie.read` for it. Then the same of `ahead`, in the same
+        trip to the disk, but perhaps none.
         """
-        return await self.disk.run(self._load_runs, runs, bytes_max)
+        return await self.disk.run(self._load_also, runs, bytes_max, ahead, ahead_bytes_max)
 
-    def _load_runs(self, runs: Sequence[Run], bytes_max: int) -> list[Segment]:
+    def _load_also(
+        self, runs: Sequence[Run], bytes_max: int, ahead: Sequence[Run], ahead_bytes_max: int
+    ) -> tuple[list[Segment], list[Segment]]:
+        segments = self._load_runs(runs, bytes_max)
+        until_s = _monotonic_s() + LOAD_AHEAD_MS_MAX / 1000
+        # Whatever is wrong with what was not asked for is the business of the read that asks for it.
+        with contextlib.suppress(StorageError):
+            return segments, self._load_runs(ahead, ahead_bytes_max, until_s)
+        return segments, []
+
+    def _load_runs(self, runs: Sequence[Run], bytes_max: int, until_s: float = math.inf) -> list[Segment]:
         segments: list[Segment] = []
         for ledger_id, first, last in runs:
             try:
@@ -535,7 +554,7 @@ class LedgerStorage:
                 raise
             segments.append(segment)
             bytes_max -= segment.record_bytes
-            if bytes_max <= 0:
+            if bytes_max <= 0 or (until_s < math.inf and _monotonic_s() >= until_s):
                 break
         return segments
 

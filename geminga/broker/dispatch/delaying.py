@@ -37,6 +37,10 @@ hundred of a steady stream is more than 10 ms late, as the way to the client tak
 """
 
 
+DUE_AHEAD_MAX: Final = 128
+"""The limit of messages that are read before they are due, at once."""
+
+
 class DuePace:
     """How often one dispatcher looks for messages that have become due, in message time.
 
@@ -63,6 +67,34 @@ class DuePace:
         return self._drained_ms + DUE_PAUSE_MS if self.is_pause(now_ms) else now_ms
 
 
+class DueAhead:
+    """How many of the messages that are due next are read from the disk along with one that is due: twice as
+    many as the last time if those were found in memory since, else half as many (as read-ahead of files does
+    it). Each trip to the disk costs a turn through a thread; due messages of a large backlog lie anywhere.
+    """
+
+    __slots__ = ("_count", "_found", "_needed_disk")
+
+    def __init__(self) -> None:
+        self._count = self._found = 0
+        self._needed_disk = False
+
+    def read(self, count: int) -> None:
+        """So many that are due were read."""
+        if not self._needed_disk:
+            self._found += count
+        self._needed_disk = False
+
+    def next_count(self) -> int:
+        """How many to read along with what is being read, as that needs the disk."""
+        self._needed_disk = True
+        # What was read ahead is of no use where it is evicted before its time, or never sent.
+        was_used = 2 * self._found >= self._count
+        self._count = min(2 * self._count + 2, DUE_AHEAD_MAX) if was_used else self._count // 2
+        self._found = 0
+        return self._count
+
+
 class DelayedReads:
     """Reads for the dispatcher, by `reader`, and hands what is due to `replay`. What waits, and until when,
     is in the subscription's `SubscriptionDelays`.
@@ -81,6 +113,7 @@ class DelayedReads:
         self._skips_unknown = not replay.keeps_order
         """Whether entries may go out before earlier ones of which it is not known yet when they are due."""
         self._pace = DuePace()
+        self._ahead = DueAhead()
         # A shared index is fed with what is published, so it may give out entries that reading has yet to
         # come to. Up to the last of them each entry that is read is looked up in the books, or it would go
         # out a second time.
@@ -158,8 +191,15 @@ class DelayedReads:
         due_ms = tracker.next_due_ms(resumes_ms)
         return None if due_ms is None else max(due_ms, resumes_ms)
 
-    def gave_out(self) -> None:
-        """What was taken has been sent, as far as permits allowed."""
+    def due_next(self) -> list[Position]:
+        """What is due next, to be read along with what is due now, as that has to be read from the disk."""
+        tracker = self._delayed.tracker
+        count = self._ahead.next_count()
+        return tracker.peek(count) if tracker is not None and count else []
+
+    def gave_out(self, count: int) -> None:
+        """What was taken, so many entries, was read and has been sent, as far as permits allowed."""
+        self._ahead.read(count)
         if self._delayed.tracker is not None:
             self._delayed.tracker.given_out()
 

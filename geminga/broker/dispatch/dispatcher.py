@@ -335,14 +335,14 @@ class Dispatcher:
 
     async def _send_again(self, replay: Replay, delays: DelayedReads, positions: list[Position]) -> bool:
         """False: reading failed, so that going on is of no use now."""
-        batch = await replay.read(positions)
+        batch = await replay.read(positions, delays.due_next)
         if batch is None:
             return not self._reader.is_backing_off
         # All of them were to be sent before: none is asked for its time again.
         # Pulsar does ask its tracker again here, and a position that it returned too early is tracked once
         # more.
         self._share(batch, is_new=False)
-        delays.gave_out()
+        delays.gave_out(len(positions))
         return True
 
     async def _send_new(self, count_max: int) -> bool:

@@ -144,8 +144,13 @@ class EntryReader:
         # Not []: that would say that nothing is left, and the read position may have been set back.
         return read if seen == self.turned_away else None
 
-    async def read_positions(self, positions: Sequence[tuple[int, int]]) -> Scattered | None:
-        """Entries that lie anywhere, ascending: at least the first, if it exists.
+    async def read_positions(
+        self,
+        positions: Sequence[tuple[int, int]],
+        read_along: Callable[[], Sequence[Position]] | None = None,
+    ) -> Scattered | None:
+        """Entries that lie anywhere, ascending: at least the first, if it exists. `read_along`: see
+        `LedgerReads.read_positions`.
 
         None: they are not wanted any more, no consumer can take anything, or reading failed.
         """
@@ -158,7 +163,9 @@ class EntryReader:
             # behind.
             # At once: the round counts its reads, and a turn of the loop for each message that is due alone
             # cost as much as reading it.
-            found = await self._ledger.read_positions(positions, bytes_max, at_once=True)
+            found = await self._ledger.read_positions(
+                positions, bytes_max, at_once=True, read_along=read_along
+            )
             # A read also ends at its bytes. Positions that it did not reach stay to be sent; those that it
             # reached without an entry have been trimmed.
             looked_at = reached(positions, found, bytes_max)

@@ -4,7 +4,7 @@ consumer, left by one that is gone, due after a delay, or read when no consumer 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from geminga.broker.dispatch.chooser import Batch, ReplayChooser, Shares
@@ -58,8 +58,11 @@ class Replay:
 
     # -- reading ---------------------------------------------------------------------------------------------
 
-    async def read(self, positions: Sequence[Position]) -> Batch | None:
-        """What `select` returned, taken out of the redelivery set and read.
+    async def read(
+        self, positions: Sequence[Position], read_along: Callable[[], Sequence[Position]]
+    ) -> Batch | None:
+        """What `select` returned, taken out of the redelivery set and read. `read_along`: see
+        `LedgerReads.read_positions`.
 
         None: all of it stays there, as reading failed or backs off, as no consumer can take anything any
         more, or because of what has happened meanwhile.
@@ -72,7 +75,7 @@ class Replay:
         additions = redelivery.additions
         # They stay in the set while they are read, so that nothing is lost with a read that fails or is
         # turned away.
-        found = await self._reader.read_positions(positions)
+        found = await self._reader.read_positions(positions, read_along)
         if found is None:
             return None
         if self.keeps_order and redelivery.additions != additions:

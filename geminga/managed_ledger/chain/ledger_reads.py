@@ -132,12 +132,19 @@ class LedgerReads:
         self._tail_cache.missed(len(bodies), size_bytes)
 
     async def read_positions(
-        self, positions: Sequence[tuple[int, int]], bytes_max: int = sys.maxsize, *, at_once: bool = False
+        self,
+        positions: Sequence[tuple[int, int]],
+        bytes_max: int = sys.maxsize,
+        *,
+        at_once: bool = False,
+        read_along: Callable[[], Sequence[Position]] | None = None,
     ) -> list[Entry]:
         """The entries at these ascending positions. Those that do not exist, or no longer, are left out.
 
         Ends behind the entry with which `bytes_max` is reached: see `reached`. Lets other tasks run once; if
-        `at_once`, only while it waits for a disk: for a caller that sees to their turns itself.
+        `at_once`, only while it waits for a disk: for a caller that sees to their turns itself. `read_along`
+        is asked once, and only if the disk is needed, for positions that are wanted soon: the bookie keeps
+        their entries in memory, as far as its bounds allow.
         """
         if not at_once:
             await trio.lowlevel.checkpoint()
@@ -151,7 +158,9 @@ class LedgerReads:
         while parts and left_bytes > 0:
             part = parts[0]
             if isinstance(part, Run):
-                parts = await self._bring(parts, positions, min(left_bytes, READ_RUN_BYTES_MAX))
+                ahead = read_along() if read_along is not None else ()
+                read_along = None
+                parts = await self._bring(parts, positions, min(left_bytes, READ_RUN_BYTES_MAX), ahead)
                 continue
             parts.popleft()
             for entry in part:
@@ -184,11 +193,15 @@ class LedgerReads:
         return parts
 
     async def _bring(
-        self, parts: deque[list[Entry] | Run], positions: Sequence[tuple[int, int]], bytes_max: int
+        self,
+        parts: deque[list[Entry] | Run],
+        positions: Sequence[tuple[int, int]],
+        bytes_max: int,
+        ahead: Sequence[Position],
     ) -> deque[list[Entry] | Run]:
         """The parts, with the entries of some runs, of the first run at least."""
         runs = [part for part in parts if isinstance(part, Run)]
-        brought = await self._read_runs(runs, bytes_max)
+        brought = await self._read_runs(runs, bytes_max, ahead)
         filled: deque[list[Entry] | Run] = deque()
         for part in parts:
             if not isinstance(part, Run) or part not in brought:
@@ -199,7 +212,9 @@ class LedgerReads:
                 filled.append(rest)
         return filled
 
-    async def _read_runs(self, runs: Sequence[Run], bytes_max: int) -> dict[Run, list[Entry]]:
+    async def _read_runs(
+        self, runs: Sequence[Run], bytes_max: int, ahead: Sequence[Position]
+    ) -> dict[Run, list[Entry]]:
         """Entries of at least the first run, at least its first entry; none if its ledger was trimmed."""
         first = runs[0]
         # A long run is read as a stream, with read-ahead: a catch-up reads what comes after it next.
@@ -209,7 +224,9 @@ class LedgerReads:
         # Messages with random delays lie anywhere: what stands beside one is not due with it.
         try:
             brought = await self._bookie.read_runs(
-                [run for run in runs if not _is_in_order(run)], bytes_max=bytes_max
+                [run for run in runs if not _is_in_order(run)],
+                bytes_max=bytes_max,
+                ahead=list(runs_of(ahead, self._chain.counts)),
             )
         except LedgerNotFound:
             if first.ledger_id in self._chain.counts:

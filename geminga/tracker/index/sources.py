@@ -16,6 +16,8 @@ GATHERED_ROWS_MAX: Final = 100_000
 """About how many rows are brought out at once: a few milliseconds of work."""
 # Less would be many small columns to sort together, for the same number of rows.
 SHARE_ROWS_MIN: Final = 512
+PEEKED_SOURCES_MAX: Final = 64
+"""At so many sources `peek` looks: the rest are due later, or nearly."""
 # Taking one out of the middle of a heap is O(n); left there, it is dropped when its time comes.
 STALE_MIN: Final = 64
 """So many sources from which nothing is taken any more may wait in the queue for their time."""
@@ -59,6 +61,10 @@ class Source(Protocol):
 
     def has_more(self) -> bool:
         """Whether it has rows left, at hand or not."""
+        ...
+
+    def peek(self, count_max: int) -> Rows:
+        """The first rows of those at hand, if they are sorted already."""
         ...
 
     def let_go(self) -> None:
@@ -120,6 +126,10 @@ class Run:
 
     def has_more(self) -> bool:
         return self._at < self._end
+
+    def peek(self, count_max: int) -> Rows:
+        # To sort what grows, only to look at it, would cost more than the look is worth.
+        return self._rows.part(self._at, min(self._at + count_max, self._end)) if self._sorted else EMPTY
 
     def let_go(self) -> None:
         self._rows, self._at, self._end = EMPTY, 0, 0
@@ -306,6 +316,9 @@ class Bucket:
             self._progressed()
         return taken
 
+    def peek(self, count_max: int) -> Rows:
+        return EMPTY if self._run is None else self._run.peek(count_max)
+
     def rows_brought_out(self) -> list[Rows]:
         """Those at hand that are decoded."""
         return [] if self._run is None else [self._run.rest()]
@@ -371,6 +384,12 @@ class Queue:
     def clear(self) -> None:
         self._heap.clear()
         self._stale = 0
+
+    def peek(self, count_max: int) -> Rows:
+        """About the first rows of all that are at hand and sorted, which stay where they are."""
+        heads = (source for _, _, source in self._heap[:PEEKED_SOURCES_MAX] if not source.is_stale)
+        rows = concatenate([part for source in heads if (part := source.peek(count_max)).length])
+        return rows.sorted().part(0, count_max)
 
     def gather(self, limit_ms: int) -> list[Rows]:
         """Bring out rows that are due at `limit_ms`: at most about `GATHERED_ROWS_MAX`, and of all sources

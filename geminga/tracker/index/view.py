@@ -16,7 +16,7 @@ import numpy as np
 from pyroaring import BitMap
 
 from geminga.position import Position
-from geminga.tracker.format.rows import Integers, code_of
+from geminga.tracker.format.rows import ENTRY_BITS, ENTRY_MASK, Integers, code_of
 from geminga.tracker.index.due_rows import LATENESS_BOUNDS_MS, LatenessCounts
 from geminga.tracker.index.index import DelayedIndex
 from geminga.tracker.index.open_column import NEVER_MS
@@ -288,6 +288,16 @@ class View:
                 self._fixed.reset()
                 self.reader.set_plain(False)
         return _column(np.concatenate(parts))
+
+    def peek(self, count_max: int) -> list[Position]:
+        """About the next positions that `take_due` will return, due or not; ascending. They are for reading
+        ahead: some may be acknowledged already, and nothing is brought out for them.
+        """
+        due = self.due
+        codes = due.batch.rows.codes[due.row : due.row + count_max]
+        if len(codes) < count_max:
+            codes = np.concatenate((codes, self.index.queue.peek(count_max - len(codes)).codes))
+        return [Position(code >> ENTRY_BITS, code & ENTRY_MASK) for code in np.sort(codes).tolist()]
 
     def given_out(self) -> None:
         """What `take_due` has returned is with consumers now, or as good as: how late it was is counted. Hot

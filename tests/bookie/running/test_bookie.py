@@ -16,6 +16,7 @@ import trio
 
 from geminga.bookie.records.records import Run
 from geminga.bookie.records.settings import BookieSettings
+from geminga.bookie.running import storage
 from geminga.bookie.running.bookie import Bookie
 from geminga.bookie.running.ledger_writer import LedgerWriter
 from geminga.errors import CorruptData, LedgerFenced, LedgerNotFound, StorageError
@@ -371,6 +372,34 @@ async def test_runs_anywhere_are_read_in_one_trip_and_bring_nothing_else(tmp_pat
         assert statistics.reads_from_memory == 0
         assert statistics.read_log_bytes <= 3 * len(runs) * (max(map(len, wanted[1] + wanted[2])) + 24)
         assert statistics.read_cache_bytes == 0
+
+
+async def test_what_is_wanted_soon_comes_with_the_same_trip_within_bounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "LOAD_AHEAD_MS_MAX", 60_000)
+    wanted = bodies(1, 100, size=500)
+    async with running(tmp_path) as bookie:
+        await Owner(bookie, 1).add(*wanted)
+    async with running(tmp_path) as bookie:
+        asked, gone = Run(1, 10, 10), Run(1, 100, 100)
+        soon = [Run(1, 50, 50), Run(1, 90, 90)]
+        assert await bookie.read_runs([asked], bytes_max=1, ahead=[*soon, gone]) == {asked: wanted[10:11]}
+        assert [bookie.read_cached(*run) for run in (asked, *soon)] == [[], wanted[50:51], wanted[90:91]]
+        # What is in memory is not loaded again, and no trip is made for what is wanted soon alone.
+        loads = bookie.statistics().found.log_loads
+        assert loads == 3
+        await bookie.read_runs([asked], bytes_max=1, ahead=soon)
+        assert bookie.statistics().found.log_loads == loads + 1
+        await bookie.read_runs([soon[0]], bytes_max=1, ahead=[asked])
+        assert bookie.read_cached(*asked) == []
+        await bookie.read_runs([asked], bytes_max=1, ahead=[Run(1, n, n) for n in range(0, 100, 2)])
+        came = sum(bool(bookie.read_cached(1, n, n)) for n in range(0, 100, 2))
+        assert 0 < came * 500 <= SMALL.read_ahead_bytes + 1000
+        # A disk that is slow at once: the entry that is asked for does not wait for the others.
+        monkeypatch.setattr(storage, "LOAD_AHEAD_MS_MAX", 0)
+        await bookie.read_runs([Run(1, 98, 98)], bytes_max=1, ahead=[Run(1, n, n) for n in range(1, 100, 2)])
+        assert sum(bool(bookie.read_cached(1, n, n)) for n in range(1, 100, 2)) == 1
 
 
 async def test_runs_are_read_as_far_as_bytes_allow_and_up_to_one_that_cannot_be(tmp_path: Path) -> None:

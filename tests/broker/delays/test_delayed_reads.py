@@ -9,9 +9,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from geminga.bookie.running import storage
 from geminga.broker.dispatch.consumer import KEY_SHARED, SHARED
+from geminga.broker.dispatch.delaying import DueAhead
 from geminga.broker.subscription.statistics import statistics_of
 from geminga.errors import StorageError
+from geminga.managed_ledger.chain.tail_cache import TailCache
 from tests.broker.dispatch_rig import OpenRig, Rig, message
 
 
@@ -152,3 +155,44 @@ async def test_reads_that_fail_for_a_while_lose_no_delayed_message(
         fails = False
         await trio.sleep(2)
         assert sorted(client.payloads, key=int) == [b"%d" % n for n in range(20)]
+
+
+async def test_messages_due_one_by_one_from_disk_are_read_many_at_once(
+    dispatch_rig: OpenRig, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TailCache, "read", lambda *_: [])
+    # However busy the machine is.
+    monkeypatch.setattr(storage, "LOAD_AHEAD_MS_MAX", 60_000)
+    async with dispatch_rig() as rig:
+        await rig.index(strict=True, tick_ms=1, bucket_indexes_min=100)
+        subscription = await rig.subscription()
+        client = rig.join(subscription, SHARED)
+        due_s = list(range(60, 460))
+        random.Random(5).shuffle(due_s)
+        # Large, and far apart: a read of one does not bring those that are due after it.
+        now_ms = rig.now_ms()
+        await rig.publish(*(message(b"%d" % n + bytes(2000), deliver_at_ms=now_ms + 1000 * n) for n in due_s))
+        await rig.settle()
+        await rig.bookie.flush()
+        before = rig.bookie.statistics()
+        for n in range(60, 460):
+            await trio.sleep((now_ms + 1000 * n + 500 - rig.now_ms()) / 1000)
+            assert [payload.rstrip(b"\0") for payload in client.new()] == [b"%d" % n]
+        after = rig.bookie.statistics()
+        assert 2 <= after.reads_from_log - before.reads_from_log < 40
+        assert after.read_log_bytes - before.read_log_bytes < 2 * 400 * 2100, "hardly any is loaded twice"
+
+
+def test_as_much_is_read_along_as_was_of_use() -> None:
+    ahead = DueAhead()
+    counts = []
+    for _ in range(9):
+        counts.append(ahead.next_count())
+        ahead.read(1)
+        ahead.read(counts[-1])
+    assert counts == [2, 6, 14, 30, 62, 126, 128, 128, 128]
+    # All of it is evicted before its time.
+    for _ in range(9):
+        counts.append(ahead.next_count())
+        ahead.read(1)
+    assert counts[9:] == [128, 64, 32, 16, 8, 4, 2, 1, 0]

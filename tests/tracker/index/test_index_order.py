@@ -269,3 +269,26 @@ def test_codes_in_any_order_become_bitmaps(entries: int, highest: int, ledgers: 
     assert list(found) == sorted(expected)
     assert {ledger_id: set(entry_ids) for ledger_id, entry_ids in found.items()} == expected
     assert codes_of(found).tolist() == sorted(set(codes.tolist()))
+
+
+def test_a_look_at_what_is_due_next_takes_nothing() -> None:
+    clock = HandClock()
+    index = DelayedIndex(clock, IndexSettings(1, strict=True, indexes_min=5000))
+    view = View(index)
+    times = np.random.default_rng(7).integers(5000, 5_000_000, size=40_000)
+    fill(view, times)
+    in_order = expected(times, 1)
+    clock.ms = int(np.sort(times)[999])
+    drained = len(take(view, 600))
+    # What is due and not taken goes first, and then what waits.
+    assert view.peek(300) == sorted(in_order[drained : drained + 300])
+    ahead = view.peek(2000)
+    assert ahead == sorted(ahead)
+    assert len(ahead) == 2000
+    assert set(in_order[drained:1000]) < set(ahead) <= set(in_order[drained : drained + 2500])
+    clock.ms = 10**9
+    while taken := take(view, 997):
+        assert taken == sorted(in_order[drained : drained + 997])
+        drained += len(taken)
+    assert drained == len(in_order)
+    assert view.peek(10) == []
