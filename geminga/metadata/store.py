@@ -7,13 +7,13 @@ state and never wait for the writer. docs/formats/metadata.md describes the form
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
 from itertools import islice
 from typing import Final
 
 import trio
+from msgspec import Struct
 
 from geminga.errors import BadVersion, GemingaError, KeyMissing
 from geminga.metadata.group_commit import GroupCommit, Request, Write
@@ -51,8 +51,7 @@ CHILDREN_AT_ONCE: Final = 200
 """About half a millisecond of work."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class StoreStatistics:
+class StoreStatistics(Struct, frozen=True):
     """Counts since the store was opened. `groups` is the number of synced batches; `queued` requests wait
     for one.
     """

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Final
 
 import trio
+from msgspec.structs import replace
 
 from geminga.bookie.records.settings import BookieSettings
 from simulation.bookie.scripts import SCRIPTS, random_life

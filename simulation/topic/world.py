@@ -10,10 +10,10 @@ from __future__ import annotations
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import ClassVar, Final, NamedTuple
 
 import trio
+from msgspec.structs import replace
 
 from geminga.bookie.offline.held_ledgers import StoppedLedgerFiles, held_ledgers
 from geminga.bookie.running.bookie import Bookie

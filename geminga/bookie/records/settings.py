@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from geminga.bookie.records.read_counts import NOTHING_READ, ReadStatistics
 from geminga.bookie.records.space_statistics import NOTHING, SpaceStatistics
@@ -12,8 +14,7 @@ from geminga.durations import Summary
 from geminga.limits import ENTRY_BYTES_MAX, JOURNAL_GROUP_ENTRIES_MAX, KIB, MIB
 
 
-@dataclass(frozen=True, slots=True)
-class BookieSettings:
+class BookieSettings(Struct, frozen=True):
     """Sizes in bytes. The bookie's memory is about `write_cache_bytes + read_cache_bytes + 2 *
     queue_bytes_max + journal_group_bytes_max`, regardless of the number of journals and ledger directories
     that share it.
@@ -169,8 +170,7 @@ class BookieLatencies(NamedTuple):
 NO_GROUPS, NO_LATENCIES = JournalGroups(), BookieLatencies()
 
 
-@dataclass(frozen=True, slots=True)
-class BookieStatistics:
+class BookieStatistics(Struct, frozen=True):
     """Counts since `open`, and sizes in bytes at this moment."""
 
     entries_written: int

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
 from typing import Final
+
+from msgspec import Struct
 
 from geminga.bookie.journal.scan import Damage
 from geminga.bookie.records.records import Run
@@ -21,8 +22,7 @@ WHAT_TO_DO: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RecoveryReport:
+class RecoveryReport(Struct, frozen=True):
     """The findings of `Bookie.open`: counts of this start."""
 
     journals_read: int = 0
@@ -71,12 +71,12 @@ class RecoveryReport:
     def __str__(self) -> str:
         """All values that are not zero, for the log."""
         found = []
-        for field in fields(self):
+        for name in self.__struct_fields__:
             # By field, so that a count added later is in the log without anybody thinking of it here.
-            value = getattr(self, field.name)
+            value = getattr(self, name)
             if value:
                 shown = "; ".join(map(str, value)) if isinstance(value, tuple) else value
-                found.append(f"{field.name.replace('_', ' ')}: {shown}")
+                found.append(f"{name.replace('_', ' ')}: {shown}")
         return ", ".join(found) or "nothing to do"
 
     @property

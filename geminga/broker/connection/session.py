@@ -10,10 +10,10 @@ import contextlib
 import enum
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import trio
+from msgspec import Struct
 
 from geminga import limits
 from geminga.broker.flow.slices import Pace
@@ -60,8 +60,7 @@ def _name(kind: type, command: Any) -> str:
     return f"command type {command.type}" if kind is UnknownCommand else kind.__name__
 
 
-@dataclass(slots=True, frozen=True)
-class Publisher:
+class Publisher(Struct, frozen=True):
     """A producer of this connection, and its topic."""
 
     topic: Topic

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from geminga.broker.flow.broker_figures import BrokerFigures
 from geminga.events.recording import Record, unrecorded
@@ -30,8 +31,7 @@ if TYPE_CHECKING:
     from geminga.metadata.store import MetadataStore
 
 
-@dataclass(frozen=True, slots=True)
-class Rooms:
+class Rooms(Struct, frozen=True):
     """Passed down through constructors: nothing in the broker opens a room of its own."""
 
     bookie: Bookie

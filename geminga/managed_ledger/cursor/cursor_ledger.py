@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import trio
+from msgspec import Struct
 
 from geminga.errors import BadVersion, KeyMissing, LedgerNotFound, PeerError, ReadOnly, StorageError
 from geminga.managed_ledger.chain.rollover import ManagedLedgerSettings
@@ -35,8 +35,7 @@ STATES_TRIED_MAX = 3
 """If the newest state of a cursor ledger is damaged this many of the older ones are tried."""
 
 
-@dataclass(frozen=True, slots=True)
-class Storage:
+class Storage(Struct, frozen=True):
     """The rooms below that a managed ledger and its cursors share."""
 
     topic: str

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from geminga.bookie.offline.ledger_names import MANAGED_LEDGERS, LedgerName, _path_of, ledger_names
 from geminga.bookie.records.segment_map import SegmentMap

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from geminga.bookie.entry_logs import reader as entry_logs
 from geminga.bookie.journal.files import JournalFiles

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from geminga.bookie.records.file_names import JOURNAL_SUFFIX, parse_id
 from geminga.bookie.recovery.recovery import SKIPPED_IDS

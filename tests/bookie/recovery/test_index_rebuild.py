@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from geminga.bookie.entry_logs.entry_log_format import encode_footer
 from geminga.bookie.entry_logs.scan import read_footer, read_rows, scan_rows

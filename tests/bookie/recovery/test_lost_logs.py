@@ -6,10 +6,11 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from geminga.bookie.entry_logs.missing_logs import gaps, missing_part, replace_missing
 from geminga.bookie.entry_logs.scan import read_footer

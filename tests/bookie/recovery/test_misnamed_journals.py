@@ -5,10 +5,10 @@ bring all back.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from geminga.bookie.journal.inventory import MisnamedJournals
 

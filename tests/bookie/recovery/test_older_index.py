@@ -6,11 +6,11 @@ import os
 import shutil
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from geminga.bookie.index.database import IndexDatabase
 from geminga.bookie.index.index_format import COVERED_KEY, DEAD_KEY, Kept

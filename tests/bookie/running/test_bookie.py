@@ -8,11 +8,11 @@ import os
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from geminga.bookie.records.records import Run
 from geminga.bookie.records.settings import BookieSettings

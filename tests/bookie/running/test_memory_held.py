@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
-from dataclasses import replace
 
 import pytest
 import trio
 import trio.testing
+from msgspec.structs import replace
 
 from geminga.bookie.records.journal_position import JournalPosition
 from geminga.bookie.records.records import Segment, compact, pack_records

@@ -7,12 +7,12 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from geminga.bookie.records.settings import BookieSettings
 from geminga.bookie.running.bookie import Bookie, LedgerFiles

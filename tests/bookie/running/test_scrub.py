@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
+from msgspec.structs import replace
 
 from geminga.bookie.entry_logs.entry_log_format import HEADER_BYTES, TRAILER_BYTES
 from geminga.bookie.index.ledger_index import LedgerIndex

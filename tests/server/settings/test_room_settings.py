@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import pytest
+from msgspec.structs import fields
 
 from geminga.bookie.records.settings import BookieSettings, journal_share
 from geminga.config.config import Config
