@@ -1,8 +1,9 @@
 """AVRO values into columns, all rows at once: for the schemas that most topics have.
 
-`column_decoder` says whether a pair of schemas is one of those: every type but recursive records, and
-unions of null and one type only. A field that is not asked for may be of any type. What is not
-supported here is decoded row by row, by fastavro; where both do it, they give the same values.
+`column_decoder` says whether a pair of schemas is one of those: every type but recursive records. A
+field that is not asked for may be of any type. What is not supported here is decoded row by row, by fastavro;
+where both do it, they give the same values. Only this one tells which type of a union of several a value had:
+fastavro gives a number, or a text, and takes the first type of the reader's union that a promotion leads to.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from geminga.pipeline.columns.protobuf_columns import Bytes as Codes
 from geminga.pipeline.values.avro_cursor import DECLINED, LEFT_OVER, REASONS, Values
 from geminga.pipeline.values.avro_readers import (
     Booleans,
+    Branch,
     Bytes,
+    Cast,
     Dates,
     Decimals,
     Default,
@@ -28,12 +31,14 @@ from geminga.pipeline.values.avro_readers import (
     Items,
     Lists,
     Maps,
+    Member,
     Nulls,
     Optional,
     Reader,
     Record,
     Skip,
     Times,
+    Union,
     skip_all,
     skip_enum,
     skip_items,
@@ -109,9 +114,11 @@ def column_decoder(
     are not supported.
     """
     try:
-        plan = _Plan(_named(writer, {}), _named(reader, {}), out_of_range)
+        writers, readers = _named(writer, {}), _named(reader, {})
+        plan = _Plan(writers, readers, out_of_range, _has_members(writer) or _has_members(reader))
         return AvroColumn(kind, plan.read(writer, reader, kind))
-    except (_Unsupported, RecursionError):
+    # fastavro's parser lets pass much that means nothing, and says so only when a value is read.
+    except (_Unsupported, KeyError, TypeError, AttributeError, ValueError, RecursionError):
         return None
 
 
@@ -135,11 +142,24 @@ def _named(schema: Any, found: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _has_members(schema: Any) -> bool:
+    """Whether a union of several types is in it."""
+    if isinstance(schema, list):
+        values = [each for each in schema if each != "null" and each != {"type": "null"}]
+        return len(values) > 1 or any(_has_members(each) for each in values)
+    return isinstance(schema, dict) and (
+        any(_has_members(each["type"]) for each in schema.get("fields", ()))
+        or any(_has_members(schema[part]) for part in ("type", "items", "values") if part in schema)
+    )
+
+
 @dataclass
 class _Plan:
     writers: dict[str, Any]
     readers: dict[str, Any]
     out_of_range: OutOfRange
+    has_members: bool
+    """Then no value is left to the row by row decoder."""
     _open: list[str] = field(default_factory=list)
     """Records that are being planned: one in itself is not supported."""
     _steps: int = 0
@@ -164,7 +184,10 @@ class _Plan:
         writes, reads = self._resolved(writer, self.writers), self._resolved(reader, self.readers)
         if isinstance(writes, list):
             return self._union(writes, reads, kind)
-        reads = self._branch_for(writes, reads)
+        if isinstance(reads, list):
+            return self._into_union(writes, [self._resolved(each, self.readers) for each in reads], kind)
+        if not self._matches(writes, reads):
+            raise _Unsupported
         what = writes["type"]
         if writes.get("logicalType") is not None or reads.get("logicalType") is not None:
             return self._logical(writes, reads, kind)
@@ -207,26 +230,72 @@ class _Plan:
         last = name.rpartition(".")[2]
         return bool(last == reads["name"].rpartition(".")[2] or name in aliases or last in aliases)
 
-    def _branch_for(self, writes: Any, reads: Any) -> Any:
-        if not isinstance(reads, list):
-            if not self._matches(writes, reads):
+    def _into_union(self, writes: Any, reads: list[Any], kind: pa.DataType) -> Reader:
+        """One type of the writer's, of which the reader makes one of several."""
+        at = self._branch_of(writes, reads)
+        if at is None:
+            raise _Unsupported
+        values = [each for each in reads if each["type"] != "null"]
+        if len(values) == 1:
+            return self.read(writes, reads[at], kind)
+        branch = self._branch(writes, reads, at, kind)
+        return branch.reader if branch.field is None else Member(kind, branch)
+
+    def _branch_of(self, writes: Any, reads: list[Any]) -> int | None:
+        """Which type of the reader's union takes values of the writer's type, by Java's rule: the same type,
+        of named ones that of the same name, else the first record that takes them, else the first promotion.
+        """
+        what = writes["type"]
+        same = [at for at, each in enumerate(reads) if each["type"] == what]
+        if what in NAMED:
+            name = writes["name"]
+            known = [at for at in same if name == reads[at]["name"] or name in reads[at].get("aliases", ())]
+            same = known or [at for at in same if self._matches(writes, reads[at])]
+        if same:
+            return same[0]
+        wider = _PROMOTED.get(what, ())
+        return next((at for at, each in enumerate(reads) if each["type"] in wider), None)
+
+    def _branch(self, writes: Any, reads: list[Any], at: int, kind: pa.DataType) -> Branch:
+        """Of a reader's union of several types, `at` of which takes the writer's."""
+        if pa.types.is_struct(kind):
+            index = sum(each["type"] != "null" for each in reads[:at])
+            if index >= kind.num_fields or kind.field(index).name != f"member{index}":
                 raise _Unsupported
-            return reads
-        branches = _null_and_one([self._resolved(each, self.readers) for each in reads])
-        for each in branches:
-            if self._matches(writes, each):
-                return each
-        raise _Unsupported
+            return Branch(self.read(writes, reads[at], kind.field(index).type), index)
+        own = _NUMBERS.get(reads[at]["type"])
+        if own is None:
+            raise _Unsupported
+        inner = self.read(writes, reads[at], own)
+        return Branch(inner if own == kind else Cast(inner, kind))
 
     def _union(self, writes: list[Any], reads: Any, kind: pa.DataType) -> Reader:
-        branches = _null_and_one([self._resolved(each, self.writers) for each in writes])
-        taken = reads if isinstance(reads, list) else [reads]
-        has_null = any(self._resolved(each, self.readers) == {"type": "null"} for each in taken)
-        of_value = next((at for at, each in enumerate(branches) if each["type"] != "null"), None)
-        if of_value is None:
+        branches = [self._resolved(each, self.writers) for each in writes]
+        if not all(isinstance(each, dict) for each in branches):
             raise _Unsupported
-        inner = self.read(branches[of_value], reads, kind)
-        return Optional(inner, len(branches), of_value, kind, null_is_wrong=not has_null)
+        taken = [
+            self._resolved(each, self.readers) for each in (reads if isinstance(reads, list) else [reads])
+        ]
+        values = [at for at, each in enumerate(branches) if each["type"] != "null"]
+        if not values:
+            raise _Unsupported
+        several = sum(each["type"] != "null" for each in taken) > 1
+        has_null = {"type": "null"} in taken
+        if len(values) == 1 and len(branches) <= 2:
+            inner = self.read(branches[values[0]], reads, kind)
+            return Optional(inner, len(branches), values[0], kind, null_is_wrong=not has_null)
+        found: list[Branch | Nulls | None] = []
+        for each in branches:
+            at = self._branch_of(each, taken)
+            if at is None:
+                found.append(None)
+            elif each["type"] == "null":
+                found.append(Nulls(kind))
+            elif several:
+                found.append(self._branch(each, taken, at, kind))
+            else:
+                found.append(Branch(self.read(each, taken[at], kind)))
+        return Union(kind, tuple(found))
 
     def _logical(self, writes: Any, reads: Any, kind: pa.DataType) -> Reader:
         logical, other = writes.get("logicalType"), reads.get("logicalType")
@@ -281,12 +350,13 @@ class _Plan:
     def _default(self, of: Any, kind: pa.DataType) -> Reader:
         """Exactly what a row by row decoder would give the column."""
         branches = of["type"] if isinstance(of["type"], list) else [of["type"]]
-        _null_and_one([self._resolved(each, self.readers) for each in branches])
+        values = [each for each in branches if each not in ("null", {"type": "null"})]
         default = of["default"]
-        for each in branches:
-            logical = each.get("logicalType") if isinstance(each, dict) else None
-            if logical == "timestamp-millis" and default is not None:
-                default *= UNITS_US[logical]
+        if default is not None and values:  # then it is of the first type
+            if isinstance(values[0], dict) and values[0].get("logicalType") == "timestamp-millis":
+                default *= UNITS_US["timestamp-millis"]
+            if len(values) > 1 and pa.types.is_struct(kind):
+                default = {"member0": default}
         try:
             value = pa.array([default], kind)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
@@ -326,7 +396,8 @@ class _Plan:
         skip, width, smallest = self.skip(part), self._width(part), self._smallest(part)
         if writes["type"] == "map":
             skip, width, smallest = skip_all([skip_span, skip]), None, smallest + 1
-        return Items(skip, width, smallest, decline=not self._has_empty_items(part))
+        decline = not (self.has_members or self._has_empty_items(part))
+        return Items(skip, width, smallest, decline=decline)
 
     def _width(self, writer: Any) -> int | None:
         """What every value takes; None: it varies."""
@@ -363,13 +434,6 @@ class _Plan:
         return writes["type"] == "record" and any(
             self._has_empty_items(each["type"]) for each in writes["fields"]
         )
-
-
-def _null_and_one(branches: list[Any]) -> list[Any]:
-    values = [each for each in branches if isinstance(each, dict) and each["type"] != "null"]
-    if len(values) != 1 or len(branches) > 2 or not all(isinstance(each, dict) for each in branches):
-        raise _Unsupported
-    return branches
 
 
 def _primitive(what: str, wanted: str, kind: pa.DataType) -> Reader:

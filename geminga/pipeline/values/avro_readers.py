@@ -302,6 +302,99 @@ class Optional:
 
 
 @dataclass(frozen=True)
+class Branch:
+    """One type of a writer's union."""
+
+    reader: Reader
+    field: int | None = None
+    """Which member of the reader's union its values are; None: the reader has one type."""
+
+
+@dataclass(frozen=True)
+class Union:
+    """A union of several types, as a struct of members of which one is set, or as the one type that the
+    reader has.
+    """
+
+    kind: pa.DataType
+    branches: tuple[Branch | Nulls | None, ...]
+    """In the writer's order; None: the reader has no type for it."""
+
+    def __call__(self, cursor: Cursor, present: Flags | None) -> pa.Array:
+        branch = cursor.longs()
+        wrong = (branch < 0) | (branch >= len(self.branches))
+        for number, each in enumerate(self.branches):
+            if each is None:
+                wrong |= branch == number
+        there = ~wrong if present is None else present & ~wrong
+        if present is not None:
+            wrong &= present
+        if wrong.any():
+            cursor.refuse(wrong, NO_BRANCH)
+        found: dict[int | None, list[tuple[Ints, pa.Array]]] = {}
+        is_null = ~there
+        for number, each in enumerate(self.branches):
+            chosen = there & (branch == number)
+            if isinstance(each, Nulls):
+                is_null |= chosen
+            elif each is not None and chosen.any():
+                rows = np.flatnonzero(chosen)
+                inner = cursor.take(rows)
+                found.setdefault(each.field, []).append((rows, each.reader(inner, None)))
+                cursor.follow(inner, rows)
+        if not pa.types.is_struct(self.kind) or None in found:
+            return _merged(self.kind, len(cursor), found.get(None, []))
+        return _members(self.kind, is_null, found)
+
+
+@dataclass(frozen=True)
+class Member:
+    """One type of the writer's, which is one member of the reader's union."""
+
+    kind: pa.StructType
+    branch: Branch
+
+    def __call__(self, cursor: Cursor, present: Flags | None) -> pa.Array:
+        column = self.branch.reader(cursor, present)
+        is_null = np.zeros(len(cursor), np.bool_) if present is None else ~present
+        return _members(self.kind, is_null, {self.branch.field: [(np.arange(len(cursor)), column)]})
+
+
+@dataclass(frozen=True)
+class Cast:
+    """A type of a union that became a wider one: int with long, float with double."""
+
+    reader: Reader
+    kind: pa.DataType
+
+    def __call__(self, cursor: Cursor, present: Flags | None) -> pa.Array:
+        return self.reader(cursor, present).cast(self.kind)
+
+
+def _members(
+    kind: pa.StructType, is_null: Flags, found: dict[int | None, list[tuple[Ints, pa.Array]]]
+) -> pa.Array:
+    children = [
+        _merged(kind.field(index).type, len(is_null), found.get(index, []))
+        for index in range(kind.num_fields)
+    ]
+    return pa.Array.from_buffers(kind, len(is_null), [_bits(~is_null)], children=children)
+
+
+def _merged(kind: pa.DataType, count: int, parts: list[tuple[Ints, pa.Array]]) -> pa.Array:
+    """An item for each of `count` rows, from columns of some of them each; null where none has one."""
+    if not parts:
+        return pa.nulls(count, kind)
+    places = np.full(count, -1, np.int64)
+    before = 0
+    for rows, _ in parts:
+        places[rows] = before + np.arange(len(rows))
+        before += len(rows)
+    whole = pa.concat_arrays([column for _, column in parts])
+    return whole.take(pa.array(places, mask=places < 0))
+
+
+@dataclass(frozen=True)
 class Record:
     kind: pa.StructType
     steps: tuple[tuple[Reader, int] | Skip, ...]

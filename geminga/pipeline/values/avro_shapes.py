@@ -6,7 +6,7 @@ is set, int with long is bigint, float with double is double. Pure.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
@@ -56,6 +56,8 @@ class Shape:
     arrow: pa.DataType
     logical: str | None = None
     """Only those that change the column type."""
+    plain_logical: str | None = None
+    """The others: values are columns of their plain type."""
     name: str = ""
     """The full one of a record, an enum or a fixed."""
     parts: tuple[Shape, ...] = ()
@@ -182,8 +184,8 @@ def _with_logical(definition: Any, shape: Shape) -> Shape:
         if digits > 0 and 0 <= scale <= digits:
             arrow = pa.decimal128(digits, scale)
     if arrow is None:
-        return shape
-    return Shape(shape.kind, arrow, logical, shape.name)
+        return replace(shape, plain_logical=logical if isinstance(logical, str) else None)
+    return Shape(shape.kind, arrow, logical, name=shape.name)
 
 
 def readable_definition(definition: Any, *, times: bool) -> Any:

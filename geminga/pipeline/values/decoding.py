@@ -255,6 +255,7 @@ class ValueDecoder:
     ) -> pa.Array:
         """`versions`: the rows of each."""
         latest, reader, shape = self._reader(schema, kind)
+        has_members = shape.any("members")
         parts = []
         for version, rows in versions:
             writer = self._writer(version, latest, part)
@@ -263,7 +264,8 @@ class ValueDecoder:
             def by_row(values: pa.Array, writer: Readable = writer) -> pa.Array:
                 return self._row_by_row(values, writer, reader, shape, kind)
 
-            found = self._columns_of(writer, reader, kind) if len(own) >= ROWS_MIN else None
+            in_columns = len(own) >= ROWS_MIN or has_members
+            found = self._columns_of(writer, reader, kind) if in_columns else None
             if found is None:
                 parts.append(by_row(own))
                 continue

@@ -18,6 +18,15 @@ _INT32 = 1 << 31
 _US_PER_SECOND = 1_000_000
 _NANOSECOND_DIGITS = -9
 """The exponent of a number of seconds with nanoseconds."""
+_EPOCH_ORDINAL = dt.date(1970, 1, 1).toordinal()
+_NS_PER_SECOND = 1_000_000_000
+_LOCAL_UNITS = {
+    "time-millis": (1_000_000, False),
+    "time-micros": (1_000, False),
+    "local-timestamp-millis": (1_000_000, True),
+    "local-timestamp-micros": (1_000, True),
+}
+"""The nanoseconds of a unit, and whether a date is before the time of day."""
 _DIGITS_MAX = 40
 """Of a number with a decimal exponent."""
 _KINDS: dict[str, tuple[type, ...]] = {
@@ -172,7 +181,17 @@ class _Json:
         if shape.kind in ("float", "double"):
             return _float
         if shape.kind in ("int", "long"):
-            return lambda value: _whole(value) if isinstance(value, Decimal) else value
+            units = _LOCAL_UNITS.get(shape.plain_logical or "")
+            return lambda value: (
+                _whole(value)
+                if isinstance(value, Decimal)
+                else _local_time(value, units)
+                if units is not None and isinstance(value, list)
+                else value
+            )
+        if shape.kind == "string":
+            # Jackson writes a BigDecimal as a number, whatever the definition says.
+            return lambda value: str(value) if type(value) in (int, Decimal) else value
         return lambda value: value
 
 
@@ -199,7 +218,29 @@ def _days(value: Any) -> Any:
     """Of a date its number, which a column takes, since Python's dates end with the year 9999."""
     if isinstance(value, str):
         return dt.date.fromisoformat(value)
+    if isinstance(value, list):
+        return dt.date(*value)
     return _whole(value) if isinstance(value, Decimal) else value
+
+
+def _local_time(value: list[Any], units: tuple[int, bool]) -> int:
+    """As Jackson writes `LocalTime` and `LocalDateTime`: their numbers from the hour or the year on, seconds
+    and nanoseconds only if there are any. As a number of the unit that the definition names. Raises
+    `ValueError` and `TypeError`.
+    """
+    unit_ns, has_date = units
+    days = 0
+    if has_date:
+        days = dt.date(*value[:3]).toordinal() - _EPOCH_ORDINAL
+        value = value[3:]
+    hour, minute, *rest = value
+    second, nanosecond = (*rest, 0, 0)[:2]
+    dt.time(hour, minute, second)
+    if len(rest) > 2 or not 0 <= nanosecond < _NS_PER_SECOND:
+        raise ValueError(f"{value} is not a time of day")
+    seconds = ((days * 24 + int(hour)) * 60 + minute) * 60 + second
+    found: int = (seconds * _NS_PER_SECOND + nanosecond) // unit_ns
+    return found
 
 
 def _time(value: Any, unit_us: int, out_of_range: OutOfRange) -> Any:

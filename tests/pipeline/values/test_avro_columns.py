@@ -245,6 +245,106 @@ def test_unions_have_the_columns_of_the_jvm_connector() -> None:
     assert [row["f"] for row in decoded(wide, values)] == [1, None, 1 << 40]
 
 
+def in_union(branch: int, kind: Any, value: Any = None) -> bytes:
+    """As it is encoded; an encoder chooses the branch itself."""
+    return encoded("int", branch) + (b"" if kind == "null" else encoded(kind, value))
+
+
+@pytest.mark.parametrize("rows", [1, 60])
+def test_a_value_of_a_union_is_of_the_type_that_its_writer_chose(rows: int) -> None:
+    enum = {"type": "enum", "name": "E", "symbols": ["a", "b"]}
+    items = {"type": "array", "items": "int"}
+    union = ["float", "double", "int", "null", "long", enum, items, "string"]
+    definition = {"type": "record", "name": "R", "fields": [{"name": "f", "type": union}, *TAIL]}
+    cases = [
+        (0, "float", 1.5, {"member0": 1.5}),
+        (1, "double", 1.5, {"member1": 1.5}),
+        (2, "int", 7, {"member2": 7}),
+        (3, "null", None, None),
+        (4, "long", 7, {"member3": 7}),
+        (5, enum, "b", {"member4": "b"}),
+        (6, items, [1, 2], {"member5": [1, 2]}),
+        (7, "string", "a", {"member6": "a"}),
+    ] * rows
+    values = [
+        in_union(branch, kind, value) + encoded("int", n) for n, (branch, kind, value, _) in enumerate(cases)
+    ]
+    nothing = dict.fromkeys(f"member{index}" for index in range(7))
+    expected = [None if wanted is None else nothing | wanted for *_, wanted in cases]
+    assert decoded(definition, values) == [{"f": each, "n": n} for n, each in enumerate(expected)]
+    with pytest.raises(SchemaMismatch, match="a union has no such type"):
+        decoded(definition, [*values, in_union(8, "null") + encoded("int", 0)])
+
+
+TAIL = [{"name": "n", "type": "int"}]
+
+
+def test_a_later_union_takes_the_same_type_before_a_wider_one() -> None:
+    def read(writer: Any, reader: Any, *values: bytes) -> Any:
+        old, new = (
+            {"type": "record", "name": "R", "fields": [{"name": "f", "type": kind}, *TAIL]}
+            for kind in (writer, reader)
+        )
+        found = decoded(new, [each + encoded("int", 5) for each in values], of_version=old)
+        assert [each["n"] for each in found] == [5] * len(values)
+        return [each["f"] for each in found]
+
+    long = encoded("long", 7)
+    assert read("long", ["double", "long"], long) == [{"member0": None, "member1": 7}]
+    assert read("long", ["float", "null", "double", "string"], long) == [
+        {"member0": 7.0, "member1": None, "member2": None}
+    ]
+    narrow = [in_union(0, "int", 1), in_union(1, "string", "x"), in_union(2, "null")]
+    assert read(["int", "string", "null"], ["null", "string", "long"], *narrow) == [
+        {"member0": None, "member1": 1},
+        {"member0": "x", "member1": None},
+        None,
+    ]
+    # The reader has one type, or none for one of them.
+    assert read(["int", "long"], "long", in_union(0, "int", 1), in_union(1, "long", 2)) == [1, 2]
+    assert read(["int", "float"], ["double", "float"], in_union(0, "int", 1), in_union(1, "float", 0.5)) == [
+        1.0,
+        0.5,
+    ]
+    assert read(["int", "string"], ["null", "int"], in_union(0, "int", 1)) == [1]
+    with pytest.raises(SchemaMismatch, match="no such type|not found in"):
+        read(["int", "string"], ["null", "int"], in_union(0, "int", 1), in_union(1, "string", "x"))
+    records = [
+        {"type": "record", "name": name, "fields": [{"name": "x", "type": "int"}]} for name in ("A", "B")
+    ]
+    assert read(records, records[::-1], in_union(0, records[0], {"x": 1})) == [
+        {"member0": None, "member1": {"x": 1}}
+    ]
+
+
+@pytest.mark.parametrize("rows", [1, 60])
+def test_a_default_of_a_union_is_of_its_first_type(rows: int) -> None:
+    old = {"type": "record", "name": "R", "fields": TAIL}
+    time = {"type": "long", "logicalType": "timestamp-millis"}
+    added = [
+        {"name": "a", "type": ["int", "long", "string"], "default": -1},
+        {"name": "b", "type": ["null", "long", "string"], "default": None},
+        {"name": "c", "type": ["string", time], "default": "x"},
+        {"name": "d", "type": [time, "string"], "default": 1000},
+        {"name": "e", "type": ["float", "double"], "default": 1},
+    ]
+    found = decoded({**old, "fields": [*TAIL, *added]}, [encoded("int", 5)] * rows, of_version=old)
+    assert (
+        found
+        == [
+            {
+                "n": 5,
+                "a": {"member0": -1, "member1": None, "member2": None},
+                "b": None,
+                "c": {"member0": "x", "member1": None},
+                "d": {"member0": EPOCH + dt.timedelta(seconds=1), "member1": None},
+                "e": 1.0,
+            }
+        ]
+        * rows
+    )
+
+
 def test_names_are_resolved_in_their_namespace() -> None:
     inner = {"type": "record", "name": "In", "fields": [{"name": "x", "type": "int"}]}
     outer = {
@@ -332,6 +432,22 @@ def test_json_of_other_clients() -> None:
         Decimal(2),
         None,
     ]
+    # What Jackson makes of classes of java.time, and of BigDecimal.
+    assert column({"type": "int", "logicalType": "date"}, "[2024,5,6]") == [at.date()]
+    time_of_day = {"type": "int", "logicalType": "time-millis"}
+    assert column(time_of_day, "[1,2]", "[1,2,3]", "[1,2,3,4999999]", "5") == [
+        3_720_000,
+        3_723_000,
+        3_723_004,
+        5,
+    ]
+    assert column({"type": "long", "logicalType": "time-micros"}, "[0,0,0,1999]") == [1]
+    local = {"type": "long", "logicalType": "local-timestamp-millis"}
+    assert column(local, "[1970,1,2,0,0]", "[1969,12,31,23,59,59,999000000]") == [86_400_000, -1]
+    assert column("string", "12.50", "7", '"x"') == ["12.50", "7", "x"]
+    for kind, value in ((time_of_day, "[25,0]"), (local, "[1970,1,2]"), ("int", "[1,2]"), ("string", "[1]")):
+        with pytest.raises(SchemaMismatch):
+            column(kind, value)
     with pytest.raises(SchemaMismatch):
         column("int", '"text"')
 
