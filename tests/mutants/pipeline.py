@@ -18,6 +18,8 @@ SPLITS_TESTS = ("tests/pipeline/topics/test_splits.py",)
 STORIES = ("tests/pipeline/audit/test_stories.py::test_a_story_is_told_right",)
 SHIPPING = ("tests/delivery_log/test_shipping.py",)
 
+AVRO_COLUMNS = "geminga/pipeline/values/avro_columns.py"
+AVRO_TESTS = "tests/pipeline/values/test_avro_columns.py::"
 PRUNING = "geminga/pipeline/topics/pruning.py"
 PRUNING_TESTS = "tests/pipeline/topics/test_pruning.py::"
 ENCODING = "geminga/pipeline/columns/encoding.py"
@@ -35,6 +37,30 @@ MUTANTS: tuple[Mutant, ...] = (
             "test_of_an_attempt_that_failed_nothing_stays_in_the_run",
         ),
         "that files of a failed attempt do not get into the directory of a run",
+    ),
+    Mutant(
+        "wider-type-of-a-union-first",
+        AVRO_COLUMNS,
+        "        if same:\n            return same[0]\n        wider",
+        "        wider",
+        (AVRO_TESTS + "test_a_later_union_takes_the_same_type_before_a_wider_one",),
+        "values of a union in another member than where Java has them",
+    ),
+    Mutant(
+        "short-unions-row-by-row",
+        "geminga/pipeline/values/decoding.py",
+        "len(own) < ROWS_MIN and not found.knows_more",
+        "len(own) < ROWS_MIN",
+        (AVRO_TESTS + "test_a_value_of_a_union_is_of_the_type_that_its_writer_chose",),
+        "that a few messages have the types of their unions guessed from the values",
+    ),
+    Mutant(
+        "long-unions-row-by-row",
+        AVRO_COLUMNS,
+        "out_of_range, declines=False)",
+        "out_of_range)",
+        (AVRO_TESTS + "test_unions_in_an_array_that_is_longer_than_others",),
+        "that values with long arrays have the types of their unions guessed from the values",
     ),
     Mutant(
         "export-beside-another",

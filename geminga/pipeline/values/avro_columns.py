@@ -79,6 +79,8 @@ class AvroColumn:
 
     kind: pa.DataType
     reader: Reader
+    knows_more: bool
+    """Whether fastavro would give other values: this one then is to decode all, however few they are."""
 
     def __call__(self, raw: pa.BinaryArray, one_by_one: Callable[[pa.BinaryArray], pa.Array]) -> Decoded:
         """`one_by_one` decodes the values that are left to it: long ones, unlike the rest."""
@@ -115,8 +117,12 @@ def column_decoder(
     """
     try:
         writers, readers = _named(writer, {}), _named(reader, {})
-        plan = _Plan(writers, readers, out_of_range, _has_members(writer) or _has_members(reader))
-        return AvroColumn(kind, plan.read(writer, reader, kind))
+        plan = _Plan(writers, readers, out_of_range)
+        made = plan.read(writer, reader, kind)
+        if plan.knows_more:
+            # Once more: no value may be left to fastavro.
+            made = _Plan(writers, readers, out_of_range, declines=False).read(writer, reader, kind)
+        return AvroColumn(kind, made, plan.knows_more)
     # fastavro's parser lets pass much that means nothing, and says so only when a value is read.
     except (_Unsupported, KeyError, TypeError, AttributeError, ValueError, RecursionError):
         return None
@@ -142,24 +148,15 @@ def _named(schema: Any, found: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _has_members(schema: Any) -> bool:
-    """Whether a union of several types is in it."""
-    if isinstance(schema, list):
-        values = [each for each in schema if each != "null" and each != {"type": "null"}]
-        return len(values) > 1 or any(_has_members(each) for each in values)
-    return isinstance(schema, dict) and (
-        any(_has_members(each["type"]) for each in schema.get("fields", ()))
-        or any(_has_members(schema[part]) for part in ("type", "items", "values") if part in schema)
-    )
-
-
 @dataclass
 class _Plan:
     writers: dict[str, Any]
     readers: dict[str, Any]
     out_of_range: OutOfRange
-    has_members: bool
-    """Then no value is left to the row by row decoder."""
+    declines: bool = True
+    """Whether long values may be left to the row by row decoder."""
+    knows_more: bool = False
+    """Whether there are values that fastavro would give in another way, or refuse."""
     _open: list[str] = field(default_factory=list)
     """Records that are being planned: one in itself is not supported."""
     _steps: int = 0
@@ -192,6 +189,7 @@ class _Plan:
         if writes.get("logicalType") is not None or reads.get("logicalType") is not None:
             return self._logical(writes, reads, kind)
         if what in _PRIMITIVES:
+            self.knows_more |= (what, reads["type"]) == ("bytes", "string")
             return _primitive(what, reads["type"], kind)
         if what == "record":
             return self._record(writes, reads, kind)
@@ -258,6 +256,7 @@ class _Plan:
 
     def _branch(self, writes: Any, reads: list[Any], at: int, kind: pa.DataType) -> Branch:
         """Of a reader's union of several types, `at` of which takes the writer's."""
+        self.knows_more = True
         if pa.types.is_struct(kind):
             index = sum(each["type"] != "null" for each in reads[:at])
             if index >= kind.num_fields or kind.field(index).name != f"member{index}":
@@ -396,7 +395,7 @@ class _Plan:
         skip, width, smallest = self.skip(part), self._width(part), self._smallest(part)
         if writes["type"] == "map":
             skip, width, smallest = skip_all([skip_span, skip]), None, smallest + 1
-        decline = not (self.has_members or self._has_empty_items(part))
+        decline = self.declines and not self._has_empty_items(part)
         return Items(skip, width, smallest, decline=decline)
 
     def _width(self, writer: Any) -> int | None:
@@ -446,5 +445,5 @@ def _primitive(what: str, wanted: str, kind: pa.DataType) -> Reader:
             return Integers(kind, as_float=wanted in ("float", "double"))
         return Floats(kind, from_float=what == "float")
     if wanted in ("bytes", "string") and kind == (pa.binary() if wanted == "bytes" else pa.string()):
-        return Bytes(kind, is_text="string" in (what, wanted))
+        return Bytes(kind, is_text="string" in (what, wanted), replaces=what == "bytes")
     raise _Unsupported

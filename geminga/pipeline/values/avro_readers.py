@@ -177,10 +177,15 @@ class Bytes:
     """None: a length is before them."""
     is_text: bool = False
     """For the writer or the reader."""
+    replaces: bool = False
+    """Where it is none: the writer wrote bytes, and only the reader has them as text. Java does so too."""
 
     def __call__(self, cursor: Cursor, present: Flags | None) -> pa.Array:
         at, size = cursor.spans() if self.width is None else cursor.fixed_spans(self.width)
         found = _gathered(pa.binary(), cursor, at, size)
+        if self.is_text and self.replaces and not _is_text(found):
+            texts = [value.decode(errors="replace") for value in found.to_pylist()]
+            return pa.array(texts, self.kind, mask=None if present is None else ~present)
         if self.is_text and not _is_text(found):
             wrong = np.array([not _is_text(one) for one in (found.slice(i, 1) for i in range(len(found)))])
             cursor.refuse(wrong, NO_TEXT)

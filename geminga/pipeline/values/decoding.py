@@ -255,7 +255,6 @@ class ValueDecoder:
     ) -> pa.Array:
         """`versions`: the rows of each."""
         latest, reader, shape = self._reader(schema, kind)
-        has_members = shape.any("members")
         parts = []
         for version, rows in versions:
             writer = self._writer(version, latest, part)
@@ -264,9 +263,8 @@ class ValueDecoder:
             def by_row(values: pa.Array, writer: Readable = writer) -> pa.Array:
                 return self._row_by_row(values, writer, reader, shape, kind)
 
-            in_columns = len(own) >= ROWS_MIN or has_members
-            found = self._columns_of(writer, reader, kind) if in_columns else None
-            if found is None:
+            found = self._columns_of(writer, reader, kind)
+            if found is None or (len(own) < ROWS_MIN and not found.knows_more):
                 parts.append(by_row(own))
                 continue
             decoded = found(own, by_row)

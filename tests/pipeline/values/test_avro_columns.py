@@ -318,6 +318,35 @@ def test_a_later_union_takes_the_same_type_before_a_wider_one() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 60])
+def test_bytes_that_became_text_are_shown_as_far_as_they_are_text(rows: int) -> None:
+    old, new = (
+        {"type": "record", "name": "R", "fields": [{"name": "f", "type": ["null", kind]}, *TAIL]}
+        for kind in ("bytes", "string")
+    )
+    values = [encoded(old, {"f": value, "n": 1}) for value in (b"a\xffb", "grün".encode(), None)] * rows
+    assert [each["f"] for each in decoded(new, values, of_version=old)] == ["a\ufffdb", "grün", None] * rows
+    with pytest.raises(SchemaMismatch, match="UTF-8|utf-8"):
+        decoded(new, values[:1] * rows)
+
+
+def test_unions_in_an_array_that_is_longer_than_others() -> None:
+    """Rows so unlike the rest are decoded alone, if their types are told from their values."""
+    items = {"type": "array", "items": ["float", "double"]}
+    several = {"type": "array", "items": ["float", "double", "int"]}
+    definition = {
+        "type": "record",
+        "name": "R",
+        "fields": [{"name": "f", "type": several}, {"name": "g", "type": items}],
+    }
+    long = b"".join(in_union(1, "double", n / 2) for n in range(300))
+    values = [b"\0\0"] * 100 + [encoded("long", 300) + long + b"\0\0"]
+    found = decoded(definition, values)
+    nothing = {"member0": None, "member1": None, "member2": None}
+    assert found[:100] == [{"f": [], "g": []}] * 100
+    assert found[100] == {"f": [nothing | {"member1": n / 2} for n in range(300)], "g": []}
+
+
+@pytest.mark.parametrize("rows", [1, 60])
 def test_a_default_of_a_union_is_of_its_first_type(rows: int) -> None:
     old = {"type": "record", "name": "R", "fields": TAIL}
     time = {"type": "long", "logicalType": "timestamp-millis"}
