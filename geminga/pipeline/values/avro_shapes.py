@@ -37,6 +37,8 @@ UNITS_US = {"timestamp-millis": 1000, "timestamp-micros": 1}
 """Of a time as a number."""
 _WIDENED = (({"int", "long"}, "long"), ({"float", "double"}, "double"))
 NAMED = ("record", "enum", "fixed")
+NO_NAMESPACE = "without_namespace."
+"""Before names without a namespace, where the AVRO decoder needs one."""
 
 
 class SchemaMismatch(PipelineError):
@@ -195,7 +197,70 @@ def readable_definition(definition: Any, *, times: bool) -> Any:
     Without `times`, times and dates are left as the numbers that they are; but not in a union with a plain
     number, which could not be told from them.
     """
-    return _readable(definition, times=times, is_time=times)
+    return _readable(_Names().absolute(definition, ""), times=times, is_time=times)
+
+
+class _Names:
+    """Names of types without a namespace that are used within one: the AVRO decoder takes such a name for one
+    of that namespace. Java looks there first, then without.
+    """
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+        self._needed = False
+
+    def absolute(self, definition: Any, namespace: str) -> Any:
+        """The same definition, with a namespace of its own for all names that have none, if it needs that."""
+        self._collect(definition, namespace)
+        return self._renamed(definition, namespace) if self._needed else definition
+
+    def _collect(self, definition: Any, namespace: str) -> None:
+        if isinstance(definition, str):
+            full = _full_name(definition, namespace)
+            self._needed |= definition in self._known and full not in self._known
+        elif isinstance(definition, list):
+            for each in definition:
+                self._collect(each, namespace)
+        elif isinstance(definition, dict):
+            namespace = self._enter(definition, namespace)
+            for part in _parts(definition):
+                self._collect(part, namespace)
+
+    def _enter(self, definition: dict[str, Any], namespace: str) -> str:
+        if definition.get("type") not in NAMED:
+            return namespace
+        full = _full_name(definition["name"], definition.get("namespace", namespace))
+        self._known.add(full)
+        return full.rpartition(".")[0]
+
+    def _renamed(self, definition: Any, namespace: str) -> Any:
+        if isinstance(definition, str):
+            full = _full_name(definition, namespace)
+            name = full if full in self._known else definition
+            return f"{NO_NAMESPACE}{name}" if name in self._known and "." not in name else definition
+        if isinstance(definition, list):
+            return [self._renamed(each, namespace) for each in definition]
+        if not isinstance(definition, dict):
+            return definition
+        made = dict(definition)
+        namespace = self._enter(definition, namespace)
+        if definition.get("type") in NAMED and not namespace:
+            made["namespace"] = NO_NAMESPACE.rstrip(".")
+        for name in ("items", "values"):
+            if name in made:
+                made[name] = self._renamed(made[name], namespace)
+        if isinstance(made.get("type"), dict | list) or made.get("type") in self._known:
+            made["type"] = self._renamed(made["type"], namespace)
+        if "fields" in made:
+            made["fields"] = [
+                {**each, "type": self._renamed(each["type"], namespace)} for each in made["fields"]
+            ]
+        return made
+
+
+def _parts(definition: dict[str, Any]) -> list[Any]:
+    own = [definition[name] for name in ("type", "items", "values") if name in definition]
+    return own + [each["type"] for each in definition.get("fields", ())]
 
 
 def _readable(definition: Any, *, times: bool, is_time: bool) -> Any:

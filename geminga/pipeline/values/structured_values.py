@@ -9,7 +9,7 @@ from collections.abc import Callable
 from decimal import ROUND_FLOOR, Decimal
 from typing import Any
 
-from geminga.pipeline.values.avro_shapes import NAMED, UNITS_US, Shape, decimal_of
+from geminga.pipeline.values.avro_shapes import NAMED, NO_NAMESPACE, UNITS_US, Shape, decimal_of
 from geminga.pipeline.values.rules import OutOfRange
 from geminga.pipeline.values.times import one_in_microseconds
 
@@ -72,7 +72,7 @@ class _Avro:
             if value is None:
                 return None
             if isinstance(value, tuple):
-                index = names[value[0]]
+                index = names[value[0].removeprefix(NO_NAMESPACE)]
                 return {f"member{index}": parts[index](value[1])}
             index = _branch(shape, value)
             return {f"member{index}": parts[index](value)}

@@ -392,6 +392,30 @@ def test_names_are_resolved_in_their_namespace() -> None:
     assert decoded(outer, [encoded(outer, value)]) == [value]
 
 
+@pytest.mark.parametrize("rows", [1, 60])
+def test_a_name_without_a_namespace_is_found_within_one(rows: int) -> None:
+    """As Java writes a class of no package that is used in one of a package."""
+    enum = {"type": "enum", "name": "E", "namespace": "", "symbols": ["a", "b"]}
+    inner = {"type": "record", "name": "In", "fields": [{"name": "x", "type": "E"}]}
+    outer = {
+        "type": "record",
+        "name": "Out",
+        "namespace": "com.shop",
+        "fields": [
+            {"name": "a", "type": enum},
+            {"name": "b", "type": ["null", "E"]},
+            {"name": "c", "type": inner},
+            {"name": "d", "type": {"type": "map", "values": "In"}},
+        ],
+    }
+    # Indices of enums, and of the union.
+    row = b"\x02" + b"\x02\x00" + b"\x02" + b"\x02" + b"\x02k" + b"\x00" + b"\x00"
+    assert (
+        decoded(outer, [row] * rows)
+        == [{"a": "b", "b": "a", "c": {"x": "b"}, "d": [("k", {"x": "a"})]}] * rows
+    )
+
+
 def test_every_message_is_read_with_its_version_into_the_latest() -> None:
     def record(*fields: Any) -> Any:
         return {"type": "record", "name": "R", "fields": list(fields)}
