@@ -14,6 +14,7 @@ from geminga.pipeline.columns.columns import (
     DELIVER_AT_TIME,
     ENTRY_ID,
     EVENT_TIME,
+    HEADERS,
     KEY,
     KEY_BASE64,
     LEDGER_ID,
@@ -40,6 +41,7 @@ WRITTEN_COLUMNS = (
     TOPIC,
     EVENT_TIME,
     PROPERTIES,
+    HEADERS,
     DELIVER_AT_TIME,
     ORDERING_KEY,
     KEY_BASE64,
@@ -85,6 +87,19 @@ def check_columns(schema: pa.Schema) -> None:
         raise BadColumns(
             f"column {PROPERTIES!r} is {schema.field(PROPERTIES).type}; expected map<string,string>"
         )
+    if HEADERS in names and not _are_headers(schema.field(HEADERS).type):
+        raise BadColumns(
+            f"column {HEADERS!r} is {schema.field(HEADERS).type}; expected "
+            "array<struct<key: string, value: binary>>"
+        )
+
+
+def _are_headers(kind: pa.DataType) -> bool:
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        return False
+    item = kind.value_type
+    fields = {each.name: each.type for each in item} if pa.types.is_struct(item) else {}
+    return fields.keys() == {"key", "value"} and all(_is_bytes(each) for each in fields.values())
 
 
 def _is_bytes(kind: pa.DataType) -> bool:
@@ -111,11 +126,28 @@ def rows_of(
         value=_binary(batch.column(VALUE)) if value is None else value,
         key=key,
         event_time_ms=_ms(column(EVENT_TIME)),
-        properties=column(PROPERTIES),
+        properties=column(PROPERTIES) if HEADERS not in names else _properties(batch.column(HEADERS)),
         ordering_key=_binary(column(ORDERING_KEY)),
         deliver_at_ms=_ms(column(DELIVER_AT_TIME)),
         key_base64=key_base64,
     )
+
+
+def _properties(headers: pa.ListArray) -> pa.MapArray:
+    """A map that may have a key several times, as a message may. Raises `BadColumns`."""
+    counts = pc.list_value_length(headers).fill_null(0)
+    offsets = np.zeros(len(headers) + 1, np.int32)
+    np.cumsum(np.asarray(counts), out=offsets[1:])
+    pairs = headers.flatten()
+    try:
+        keys, values = (pairs.field(name).cast(pa.string()) for name in ("key", "value"))
+    except pa.ArrowInvalid:
+        raise BadColumns(
+            f"column {HEADERS!r} has bytes that are not UTF-8; properties of Pulsar are text: encode them"
+        ) from None
+    if pairs.null_count or keys.null_count:
+        raise BadColumns(f"column {HEADERS!r} has an item without a key")
+    return pa.MapArray.from_arrays(pa.array(offsets), keys, values)
 
 
 def _binary(column: pa.Array | None) -> pa.BinaryArray | None:

@@ -153,3 +153,25 @@ def test_a_flag_that_is_no_boolean_is_refused(topics: Topics, topic: str) -> Non
     batch = pa.RecordBatch.from_pydict({"value": [b""], "__key": [b"k"], "__keyBase64": ["true"]})
     with pytest.raises(BadColumns, match="__keyBase64.*boolean"):
         write(topics, topic, [batch])
+
+
+def test_headers_are_written_as_they_were_read(topics: Topics, admin: Admin, topic: str) -> None:
+    pairs = [[("n", b"1"), ("m", "é".encode()), ("n", b"")], None, [], [("k", b"v")]]
+    items = [each and [{"key": key, "value": value} for key, value in each] for each in pairs]
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    values, headers = [b"%d" % n for n in range(4)], pa.array(items, kind)
+    # The map has one value of each key, and is left out.
+    maps = pa.array([[("n", "other")]] * 4, pa.map_(pa.string(), pa.string()))
+    topics.write(topic, {"value": values, "__headers": headers, "__messageProperties": maps})
+    found = {row["value"]: row for row in topics.read(topic, "__headers")}
+    assert [found[value]["__headers"] for value in values] == [each or None for each in items]
+    with pytest.raises(BadColumns, match="not UTF-8"):
+        topics.write(
+            topic, {"value": values[:1], "__headers": pa.array([[{"key": "k", "value": b"\xff"}]], kind)}
+        )
+    with pytest.raises(BadColumns, match="without a key"):
+        topics.write(
+            topic, {"value": values[:1], "__headers": pa.array([[{"key": None, "value": b""}]], kind)}
+        )
+    with pytest.raises(BadColumns, match="expected array<struct<key: string, value: binary>>"):
+        topics.write(topic, {"value": values[:1], "__headers": maps[:1]})
