@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from prometheus_client.parser import text_string_to_metric_families
 
 from geminga.admin.metrics.bookie import bookie_figures
@@ -18,7 +16,7 @@ from geminga.broker.flow.statistics import BrokerStatistics, MemoryPart, MemoryS
 
 
 def statistics(**values: object) -> BookieStatistics:
-    fields = dict.fromkeys(BookieStatistics.__dataclass_fields__, 0)
+    fields = dict.fromkeys(BookieStatistics.__struct_fields__, 0)
     structs = {
         "space": SpaceStatistics(),
         "found": ReadStatistics(),
@@ -119,4 +117,4 @@ def test_a_bookie_on_a_full_disk_shows_as_read_only() -> None:
 
 def test_every_count_of_the_recovery_report_is_a_figure() -> None:
     found = {figure.name for figure in bookie_figures(statistics(), RecoveryReport(), StoredCounts(0, 0))}
-    assert {f"geminga_bookie_recovery_{field.name}" for field in dataclasses.fields(RecoveryReport)} <= found
+    assert {f"geminga_bookie_recovery_{name}" for name in RecoveryReport.__struct_fields__} <= found
