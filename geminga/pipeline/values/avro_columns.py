@@ -263,7 +263,8 @@ class _Plan:
                 raise _Unsupported
             return Branch(self.read(writes, reads[at], kind.field(index).type), index)
         own = _NUMBERS.get(reads[at]["type"])
-        if own is None:
+        # Of another type, which the user's own schema may ask for, a cast would fail or make something up.
+        if own is None or kind != (pa.int64() if pa.types.is_integer(own) else pa.float64()):
             raise _Unsupported
         inner = self.read(writes, reads[at], own)
         return Branch(inner if own == kind else Cast(inner, kind))

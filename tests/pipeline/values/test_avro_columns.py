@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 
 from geminga.pipeline.errors import Access
-from geminga.pipeline.values.avro_shapes import SchemaMismatch, shape_of
+from geminga.pipeline.values.avro_shapes import BadValue, SchemaMismatch, shape_of
 from geminga.pipeline.values.decoding import ValueDecoder, _readable, json_values
 from geminga.pipeline.values.schemas import TopicSchema, value_fields
 from geminga.wire import pulsar_pb2 as pb
@@ -277,6 +277,25 @@ def test_a_value_of_a_union_is_of_the_type_that_its_writer_chose(rows: int) -> N
 
 
 TAIL = [{"name": "n", "type": "int"}]
+
+
+def as_kind(definition: Any, kind: pa.DataType, value: bytes) -> Any:
+    """The field `f` of one message, of a type that the user's own schema asks for."""
+    schema = TopicSchema(TYPE.Avro, json.dumps(definition).encode())
+    decoder = ValueDecoder(Access("pulsar://nowhere"), "t", schema, pa.schema([]))
+    found = decoder._avro(schema, pa.array([value]), pa.struct([("f", kind)]), [(None, np.arange(1))])
+    return found.to_pylist()[0]["f"]
+
+
+def test_numbers_of_a_union_that_do_not_fit_a_type_of_the_users_are_bad_values() -> None:
+    def union(*kinds: str) -> Any:
+        return {"type": "record", "name": "R", "fields": [{"name": "f", "type": list(kinds)}]}
+
+    assert as_kind(union("int", "long"), pa.int32(), in_union(1, "long", 7)) == 7
+    assert as_kind(union("int", "long"), pa.float64(), in_union(1, "long", 7)) == 7.0
+    for kind in (pa.int32(), pa.string(), pa.bool_()):
+        with pytest.raises(BadValue, match="does not fit the column type"):
+            as_kind(union("int", "long"), kind, in_union(1, "long", 1 << 40))
 
 
 def test_a_later_union_takes_the_same_type_before_a_wider_one() -> None:
