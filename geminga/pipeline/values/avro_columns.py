@@ -34,6 +34,7 @@ from geminga.pipeline.values.avro_readers import (
     Member,
     Nulls,
     Optional,
+    Passed,
     Reader,
     Record,
     Skip,
@@ -258,9 +259,10 @@ class _Plan:
         """Of a reader's union of several types, `at` of which takes the writer's."""
         self.knows_more = True
         if pa.types.is_struct(kind):
-            index = sum(each["type"] != "null" for each in reads[:at])
-            if index >= kind.num_fields or kind.field(index).name != f"member{index}":
-                raise _Unsupported
+            number = sum(each["type"] != "null" for each in reads[:at])
+            index = kind.get_field_index(f"member{number}")
+            if index < 0:  # the user's own schema leaves it out
+                return Branch(Passed(self.skip(writes)), index)
             return Branch(self.read(writes, reads[at], kind.field(index).type), index)
         own = _NUMBERS.get(reads[at]["type"])
         # Of another type, which the user's own schema may ask for, a cast would fail or make something up.

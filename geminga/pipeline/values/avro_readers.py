@@ -312,7 +312,7 @@ class Branch:
 
     reader: Reader
     field: int | None = None
-    """Which member of the reader's union its values are; None: the reader has one type."""
+    """Which member of the column its values are, -1: none; None: the reader has one type."""
 
 
 @dataclass(frozen=True)
@@ -363,6 +363,17 @@ class Member:
         column = self.branch.reader(cursor, present)
         is_null = np.zeros(len(cursor), np.bool_) if present is None else ~present
         return _members(self.kind, is_null, {self.branch.field: [(np.arange(len(cursor)), column)]})
+
+
+@dataclass(frozen=True)
+class Passed:
+    """A member that is not asked for."""
+
+    skip: Skip
+
+    def __call__(self, cursor: Cursor, present: Flags | None) -> pa.Array:
+        self.skip(cursor)
+        return pa.nulls(len(cursor))
 
 
 @dataclass(frozen=True)

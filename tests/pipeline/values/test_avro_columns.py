@@ -287,6 +287,17 @@ def as_kind(definition: Any, kind: pa.DataType, value: bytes) -> Any:
     return found.to_pylist()[0]["f"]
 
 
+def test_members_of_a_union_that_the_users_schema_leaves_out() -> None:
+    definition = {"type": "record", "name": "R", "fields": [{"name": "f", "type": ["float", "double", "string"]}]}
+    kind = pa.struct([("member2", pa.string()), ("member1", pa.float64())])
+    for branch, type_of, value, wanted in (
+        (0, "float", 0.5, {"member1": None, "member2": None}),
+        (1, "double", 0.1, {"member1": 0.1, "member2": None}),
+        (2, "string", "a", {"member1": None, "member2": "a"}),
+    ):
+        assert as_kind(definition, kind, in_union(branch, type_of, value)) == wanted
+
+
 def test_numbers_of_a_union_that_do_not_fit_a_type_of_the_users_are_bad_values() -> None:
     def union(*kinds: str) -> Any:
         return {"type": "record", "name": "R", "fields": [{"name": "f", "type": list(kinds)}]}
