@@ -351,19 +351,44 @@ class _Plan:
 
     def _default(self, of: Any, kind: pa.DataType) -> Reader:
         """Exactly what a row by row decoder would give the column."""
-        branches = of["type"] if isinstance(of["type"], list) else [of["type"]]
-        values = [each for each in branches if each not in ("null", {"type": "null"})]
-        default = of["default"]
-        if default is not None and values:  # then it is of the first type
-            if isinstance(values[0], dict) and values[0].get("logicalType") == "timestamp-millis":
-                default *= UNITS_US["timestamp-millis"]
-            if len(values) > 1 and pa.types.is_struct(kind):
-                default = {"member0": default}
+        default = self._default_value(of["type"], of["default"], kind)
         try:
             value = pa.array([default], kind)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             raise _Unsupported from None
         return Default(value)
+
+    def _default_value(self, of: Any, default: Any, kind: pa.DataType) -> Any:
+        of = self._resolved(of, self.readers)
+        if default is None:
+            return None
+        if isinstance(of, list):
+            values = [each for each in of if each not in ("null", {"type": "null"})]
+            if not values:
+                return default
+            # Of the first type, as AVRO wants it.
+            if len(values) == 1 or not pa.types.is_struct(kind):
+                return self._default_value(values[0], default, kind)
+            index = kind.get_field_index("member0")
+            of_member = pa.null() if index < 0 else kind.field(index).type
+            return {"member0": self._default_value(values[0], default, of_member)}
+        if of.get("logicalType") == "timestamp-millis":
+            return default * UNITS_US["timestamp-millis"]
+        if of["type"] == "array" and pa.types.is_list(kind):
+            return [self._default_value(of["items"], each, kind.value_type) for each in default]
+        if of["type"] == "map" and pa.types.is_map(kind):
+            return [
+                (key, self._default_value(of["values"], each, kind.item_type)) for key, each in default.items()
+            ]
+        if of["type"] == "record" and pa.types.is_struct(kind):
+            types = {each["name"]: each["type"] for each in of["fields"]}
+            wanted = {each.name: each.type for each in kind}
+            return {
+                name: self._default_value(types[name], each, wanted[name])
+                for name, each in default.items()
+                if name in types and name in wanted
+            }
+        return default
 
     def _enter(self, name: str) -> None:
         if name in self._open:

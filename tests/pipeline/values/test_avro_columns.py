@@ -404,6 +404,23 @@ def test_a_default_of_a_union_is_of_its_first_type(rows: int) -> None:
     )
 
 
+@pytest.mark.parametrize("rows", [1, 60])
+def test_times_in_a_default_are_of_the_unit_that_is_named(rows: int) -> None:
+    time = {"type": "long", "logicalType": "timestamp-millis"}
+    inner = {"type": "record", "name": "In", "fields": [{"name": "t", "type": time}]}
+    added = [
+        {"name": "a", "type": inner, "default": {"t": 1000}},
+        {"name": "b", "type": {"type": "array", "items": time}, "default": [1000]},
+        {"name": "c", "type": {"type": "map", "values": ["null", time]}, "default": {"k": 1000}},
+        {"name": "d", "type": ["In", "string"], "default": {"t": 1000}},
+    ]
+    old = {"type": "record", "name": "R", "fields": TAIL}
+    found = decoded({**old, "fields": [*TAIL, *added]}, [encoded("int", 5)] * rows, of_version=old)
+    at = EPOCH + dt.timedelta(seconds=1)
+    d = {"member0": {"t": at}, "member1": None}
+    assert found == [{"n": 5, "a": {"t": at}, "b": [at], "c": [("k", at)], "d": d}] * rows
+
+
 def test_names_are_resolved_in_their_namespace() -> None:
     inner = {"type": "record", "name": "In", "fields": [{"name": "x", "type": "int"}]}
     outer = {
