@@ -304,14 +304,17 @@ class _Plan:
         pair = (writes["type"], logical), (reads["type"], other)
         if pair[0] == pair[1] == ("int", "date") and kind == pa.date32():
             return Dates(kind)
-        if {writes["type"], reads["type"]} == {"long"} and logical in UNITS_US and other in UNITS_US:
-            if pa.types.is_timestamp(kind) and kind.unit == "us" and kind.tz is not None:
-                return Times(kind, UNITS_US[logical], self.out_of_range)
+        if {writes["type"], reads["type"]} == {"long"}:
+            # The number of an older version is of the unit that the latest names, as in Java.
+            if other is None and kind == pa.int64():
+                return Integers(kind)
+            if other in UNITS_US and pa.types.is_timestamp(kind) and kind.unit == "us" and kind.tz is not None:
+                return Times(kind, UNITS_US[other], self.out_of_range)
         elif logical == other == "decimal" and writes["type"] == reads["type"]:
-            digits = writes.get("precision"), writes.get("scale", 0)
-            if digits != (reads.get("precision"), reads.get("scale", 0)) or not pa.types.is_decimal128(kind):
+            scale = reads.get("scale", 0)
+            if scale != writes.get("scale", 0) or not pa.types.is_decimal128(kind):
                 raise _Unsupported
-            if digits == (kind.precision, kind.scale):
+            if (reads.get("precision"), scale) == (kind.precision, kind.scale):
                 return Decimals(kind, int(writes["size"]) if writes["type"] == "fixed" else None)
         raise _Unsupported
 

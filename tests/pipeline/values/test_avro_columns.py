@@ -405,6 +405,38 @@ def test_a_default_of_a_union_is_of_its_first_type(rows: int) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 60])
+def test_logical_types_that_changed_are_those_of_the_latest_version(rows: int) -> None:
+    """And a union beside them has the types that were written."""
+
+    def record(kind: Any) -> Any:
+        fields = [{"name": "f", "type": kind}, {"name": "u", "type": ["float", "double", "int"]}]
+        return {"type": "record", "name": "R", "fields": fields}
+
+    def long(logical: str | None) -> Any:
+        return {"type": "long", "logicalType": logical} if logical else "long"
+
+    def decimal(digits: int) -> Any:
+        return {"type": "bytes", "logicalType": "decimal", "precision": digits, "scale": 2}
+
+    us = dt.timedelta(microseconds=1)
+    for old, new, value, wanted in (
+        (None, "timestamp-millis", 5000, EPOCH + 5_000_000 * us),
+        ("timestamp-millis", None, 5000, 5000),
+        # As in Java: the number is not converted.
+        ("timestamp-micros", "timestamp-millis", 5000, EPOCH + 5_000_000 * us),
+        ("timestamp-millis", "timestamp-micros", 5000, EPOCH + 5000 * us),
+    ):
+        number = encoded("long", value) + in_union(1, "double", 0.1)
+        found = decoded(record(long(new)), [number] * rows, of_version=record(long(old)))
+        assert found == [{"f": wanted, "u": {"member0": None, "member1": 0.1, "member2": None}}] * rows
+    price = encoded("bytes", b"\x01\x00") + in_union(1, "double", 0.1)
+    found = decoded(record(decimal(12)), [price] * rows, of_version=record(decimal(10)))
+    assert found == [
+        {"f": Decimal("2.56"), "u": {"member0": None, "member1": 0.1, "member2": None}}
+    ] * rows
+
+
+@pytest.mark.parametrize("rows", [1, 60])
 def test_times_in_a_default_are_of_the_unit_that_is_named(rows: int) -> None:
     time = {"type": "long", "logicalType": "timestamp-millis"}
     inner = {"type": "record", "name": "In", "fields": [{"name": "t", "type": time}]}
