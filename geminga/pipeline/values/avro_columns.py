@@ -50,6 +50,17 @@ from geminga.pipeline.values.avro_readers import (
     skip_width,
 )
 from geminga.pipeline.values.avro_shapes import NAMED, UNITS_US
+from geminga.pipeline.values.avro_walk import (
+    ArrayWalk,
+    Walk,
+    walk_all,
+    walk_enum,
+    walk_nothing,
+    walk_number,
+    walk_span,
+    walk_union,
+    walk_width,
+)
 from geminga.pipeline.values.rules import OutOfRange
 
 _WIDTHS = {"null": 0, "boolean": 1, "float": 4, "double": 8}
@@ -308,7 +319,12 @@ class _Plan:
             # The number of an older version is of the unit that the latest names, as in Java.
             if other is None and kind == pa.int64():
                 return Integers(kind)
-            if other in UNITS_US and pa.types.is_timestamp(kind) and kind.unit == "us" and kind.tz is not None:
+            if (
+                other in UNITS_US
+                and pa.types.is_timestamp(kind)
+                and kind.unit == "us"
+                and kind.tz is not None
+            ):
                 return Times(kind, UNITS_US[other], self.out_of_range)
         elif logical == other == "decimal" and writes["type"] == reads["type"]:
             scale = reads.get("scale", 0)
@@ -381,7 +397,8 @@ class _Plan:
             return [self._default_value(of["items"], each, kind.value_type) for each in default]
         if of["type"] == "map" and pa.types.is_map(kind):
             return [
-                (key, self._default_value(of["values"], each, kind.item_type)) for key, each in default.items()
+                (key, self._default_value(of["values"], each, kind.item_type))
+                for key, each in default.items()
             ]
         if of["type"] == "record" and pa.types.is_struct(kind):
             types = {each["name"]: each["type"] for each in of["fields"]}
@@ -426,8 +443,36 @@ class _Plan:
         skip, width, smallest = self.skip(part), self._width(part), self._smallest(part)
         if writes["type"] == "map":
             skip, width, smallest = skip_all([skip_span, skip]), None, smallest + 1
-        decline = self.declines and not self._has_empty_items(part)
-        return Items(skip, width, smallest, decline=decline)
+        if self._has_empty_items(part):
+            return Items(skip, width, smallest, decline=False, walk=None)
+        walk = None if self.declines or not smallest else self._array_walk(writes)
+        return Items(skip, width, smallest, decline=self.declines, walk=walk)
+
+    def _array_walk(self, writes: Any) -> ArrayWalk:
+        if writes["type"] == "array":
+            part = writes["items"]
+            return ArrayWalk(self._walk(part), self._width(part), self._smallest(part))
+        part = writes["values"]
+        return ArrayWalk(walk_all([walk_span, self._walk(part)]), None, self._smallest(part) + 1)
+
+    def _walk(self, writer: Any) -> Walk:
+        """As `skip`."""
+        writes = self._resolved(writer, self.writers)
+        if isinstance(writes, list):
+            return walk_union([self._walk(each) for each in writes])
+        what = writes["type"]
+        width = self._width(writes)
+        if width is not None:
+            return walk_nothing if width == 0 else walk_width(width)
+        if what in ("int", "long"):
+            return walk_number
+        if what in ("bytes", "string"):
+            return walk_span
+        if what == "enum":
+            return walk_enum(len(writes["symbols"]))
+        if what == "record":
+            return walk_all([self._walk(each["type"]) for each in writes["fields"]])
+        return self._array_walk(writes)
 
     def _width(self, writer: Any) -> int | None:
         """What every value takes; None: it varies."""

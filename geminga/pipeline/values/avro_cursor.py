@@ -8,9 +8,11 @@ and none of them loops. Rows that lack an optional value are parked there too, w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +49,22 @@ _ALL_EMPTY_ITEMS_MAX = 1 << 22
 _NO_ROWS: Ints = np.zeros(0, np.int64)
 
 
+class Refused(Exception):
+    """One value is; `reason` as in `REASONS`."""
+
+    def __init__(self, reason: int) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Walk(Protocol):
+    """See `avro_walk.ArrayWalk`."""
+
+    def rest(self, data: bytes, at: int, end: int, found: array[int]) -> int: ...
+
+    def some(self, count: int, data: bytes, at: int, end: int, found: array[int]) -> int: ...
+
+
 class Values:
     """Bytes of all values, and of each why it was refused."""
 
@@ -65,6 +83,11 @@ class Values:
         self.codes: Bytes = np.zeros(count, np.uint8)
         self.changes = 0
         self.empty_items: Ints = np.zeros(count, np.int64)
+
+    @cached_property
+    def raw(self) -> bytes:
+        """Of which one byte is had much sooner."""
+        return self.data.tobytes()
 
     def cursor(self) -> Cursor:
         return Cursor(self, self.bounds[:-1].copy(), self.bounds[1:].copy())
@@ -250,12 +273,19 @@ class Cursor:
 
 
 def items(
-    cursor: Cursor, skip: Callable[[Cursor], None], width: int | None, smallest: int, *, decline: bool
+    cursor: Cursor,
+    skip: Callable[[Cursor], None],
+    width: int | None,
+    smallest: int,
+    *,
+    decline: bool,
+    walk: Walk | None = None,
 ) -> tuple[Ints, Ints]:
     """Of the array in each row: how many items it has, and where every item begins, row by row.
 
     `width`: what each item takes; None: it varies, and `skip` tells. `smallest`: what it takes at least.
-    `decline`: few rows with many items more than the others are left to the caller.
+    `decline`: few rows with many items more than the others are left to the caller. `walk`: they are walked
+    through one by one.
     """
     rows: Ints = np.arange(len(cursor))
     counts = np.zeros(len(cursor), np.int64)
@@ -263,8 +293,18 @@ def items(
     block, blocks = cursor.take(rows), 0
     while rows.size:
         blocks += 1
-        if decline and blocks > _MANY_STEPS and rows.size <= _FEW_ROWS:
+        is_few = blocks > _MANY_STEPS and rows.size <= _FEW_ROWS
+        if decline and is_few:
             block.refuse(np.ones(len(block), np.bool_), DECLINED)
+        elif walk is not None and (is_few or (width is None and rows.size <= _WALKED_ROWS)):
+            for place, positions in _walked(block, walk):
+                row = rows[place]
+                open_rows.append(np.full(len(positions), row))
+                at.append(positions)
+                number.append(counts[row] + np.arange(len(positions)))
+                counts[row] += len(positions)
+            cursor.at[rows] = block.at
+            break
         count = _block_count(block, smallest)
         ended = count == 0
         cursor.at[rows[ended]] = block.at[ended]
@@ -278,7 +318,7 @@ def items(
             number.append(counts[rows][of] + within)
             block.at = block.at + width * count
         else:
-            for places, positions, step in _steps(block, count, skip, decline):
+            for places, positions, step in _steps(block, count, skip, decline, walk):
                 open_rows.append(rows[places])
                 at.append(positions)
                 number.append(counts[rows[places]] + step)
@@ -319,13 +359,36 @@ def _block_count(block: Cursor, smallest: int) -> Ints:
 
 _FEW_ROWS, _MANY_STEPS = 256, 48
 """A step costs as much as decoding so many items one by one."""
+_WALKED_ROWS = 16
+"""So few are not worth a step."""
+
+
+def _walked(block: Cursor, walk: Walk, left: Ints | None = None) -> Iterator[tuple[int, Ints]]:
+    """Row by row: its place in `block`, and where each item begins: of so many that are `left`, or to the end
+    of its array. Moves `block` behind them.
+    """
+    block._settle()
+    data = block.values.raw
+    for place, (at, end) in enumerate(zip(block.at.tolist(), block.end.tolist(), strict=True)):
+        if end == _NO_END:
+            continue
+        found = array("q")
+        try:
+            if left is None:
+                block.at[place] = walk.rest(data, at, end, found)
+            else:
+                block.at[place] = walk.some(int(left[place]), data, at, end, found)
+        except Refused as error:
+            block.refuse(np.arange(len(block)) == place, error.reason)
+            continue
+        yield place, np.frombuffer(found, np.int64) if found else _NO_ROWS
 
 
 def _steps(
-    block: Cursor, count: Ints, skip: Callable[[Cursor], None], decline: bool
-) -> list[tuple[Ints, Ints, int]]:
+    block: Cursor, count: Ints, skip: Callable[[Cursor], None], decline: bool, walk: Walk | None
+) -> list[tuple[Ints, Ints, int | Ints]]:
     """Item by item: the places in `block` that have one, where it begins, and its number."""
-    found = []
+    found: list[tuple[Ints, Ints, int | Ints]] = []
     places, left, moving, step = np.arange(len(block)), count.copy(), block.take(np.arange(len(block))), 0
     while places.size:
         found.append((places, moving.at.copy(), step))
@@ -333,8 +396,15 @@ def _steps(
         moving._settle()
         left -= 1
         step += 1
-        if decline and step >= _MANY_STEPS and places.size <= _FEW_ROWS and int(left.max()) > _MANY_STEPS:
-            moving.refuse(left > 0, DECLINED)
+        if step >= _MANY_STEPS and places.size <= _FEW_ROWS and int(left.max()) > _MANY_STEPS:
+            if decline:
+                moving.refuse(left > 0, DECLINED)
+            elif walk is not None:
+                for place, positions in _walked(moving, walk, left):
+                    of = np.full(len(positions), places[place])
+                    found.append((of, positions, step + np.arange(len(positions))))
+                block.at[places] = moving.at
+                break
         if moving.parked.size:
             left[moving.parked] = 0
         ended = left <= 0

@@ -24,6 +24,7 @@ from geminga.pipeline.values.avro_cursor import (
     Flags,
     items,
 )
+from geminga.pipeline.values.avro_walk import ArrayWalk
 from geminga.pipeline.values.rules import OutOfRange
 
 Skip = Callable[[Cursor], None]
@@ -436,9 +437,10 @@ class Items:
     width: int | None
     smallest: int
     decline: bool
+    walk: ArrayWalk | None
 
     def __call__(self, cursor: Cursor) -> tuple[Ints, Ints]:
-        return items(cursor, self.skip, self.width, self.smallest, decline=self.decline)
+        return items(cursor, self.skip, self.width, self.smallest, decline=self.decline, walk=self.walk)
 
 
 def _offsets(counts: Ints) -> pa.Buffer:

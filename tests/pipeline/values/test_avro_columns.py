@@ -19,6 +19,7 @@ import pyarrow as pa
 import pytest
 
 from geminga.pipeline.errors import Access
+from geminga.pipeline.values.avro_cursor import Cursor
 from geminga.pipeline.values.avro_shapes import BadValue, SchemaMismatch, shape_of
 from geminga.pipeline.values.decoding import ValueDecoder, _readable, json_values
 from geminga.pipeline.values.schemas import TopicSchema, value_fields
@@ -288,7 +289,11 @@ def as_kind(definition: Any, kind: pa.DataType, value: bytes) -> Any:
 
 
 def test_members_of_a_union_that_the_users_schema_leaves_out() -> None:
-    definition = {"type": "record", "name": "R", "fields": [{"name": "f", "type": ["float", "double", "string"]}]}
+    definition = {
+        "type": "record",
+        "name": "R",
+        "fields": [{"name": "f", "type": ["float", "double", "string"]}],
+    }
     kind = pa.struct([("member2", pa.string()), ("member1", pa.float64())])
     for branch, type_of, value, wanted in (
         (0, "float", 0.5, {"member1": None, "member2": None}),
@@ -376,6 +381,72 @@ def test_unions_in_an_array_that_is_longer_than_others() -> None:
     assert found[100] == {"f": [nothing | {"member1": n / 2} for n in range(300)], "g": []}
 
 
+PAIR = {
+    "type": "record",
+    "name": "In",
+    "fields": [{"name": "x", "type": "double"}, {"name": "y", "type": "int"}],
+}
+LONG_ARRAYS: list[tuple[Any, bytes, Any]] = [
+    ("string", b"\x02a", "a"),
+    ({"type": "enum", "name": "E", "symbols": ["a", "b"]}, b"\x02", "b"),
+    ({"type": "array", "items": "long"}, b"\x02\x80\x01\x00", [64]),
+    ({"type": "map", "values": "bytes"}, b"\x01\x08\x02k\x02v\x00", [("k", b"v")]),
+    (PAIR, bytes(8) + b"\x02", {"x": 0.0, "y": 1}),
+    (["null", "string", "long"], b"\x04\x02", {"member0": None, "member1": 1}),
+]
+
+
+@pytest.mark.parametrize("others", [0, 40])
+@pytest.mark.parametrize("blocks", [1, 3000])
+@pytest.mark.parametrize(("items", "item", "value"), LONG_ARRAYS)
+def test_a_long_array_beside_a_union_takes_no_step_for_each_item(
+    others: int, blocks: int, items: Any, item: bytes, value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fields = [
+        {"name": "u", "type": ["int", "string"]},
+        {"name": "a", "type": {"type": "array", "items": items}},
+    ]
+    definition = {"type": "record", "name": "R", "fields": fields}
+    block = encoded("long", 3000 // blocks) + item * (3000 // blocks)
+    steps = 0
+    settle = Cursor._settle
+
+    def counted(cursor: Cursor) -> None:
+        nonlocal steps
+        steps += 1
+        settle(cursor)
+
+    monkeypatch.setattr(Cursor, "_settle", counted)
+    whole = in_union(0, "int", 5) + block * blocks + b"\0"
+    found = decoded(definition, [in_union(0, "int", 1) + b"\0"] * others + [whole])
+    assert found[-1] == {"u": {"member0": 5, "member1": None}, "a": [value] * 3000}
+    assert steps < 3000
+    for cut in (1, len(item), len(whole) // 2):
+        with pytest.raises(BadValue, match="ends too early"):
+            decoded(definition, [whole[:-cut]])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_damaged_arrays_are_refused_alike_alone_and_among_others(seed: int) -> None:
+    source = random.Random(seed)
+    for items, item, _ in LONG_ARRAYS:
+        fields = [
+            {"name": "u", "type": ["int", "string"]},
+            {"name": "a", "type": {"type": "array", "items": items}},
+        ]
+        definition = {"type": "record", "name": "R", "fields": fields}
+        value = bytearray(in_union(0, "int", 5) + encoded("long", 5) + item * 5 + b"\0")
+        for _ in range(source.randint(1, 3)):
+            value[source.randrange(len(value))] = source.randrange(256)
+        answers = []
+        for rows in (1, 20):
+            try:
+                answers.append(repr(decoded(definition, [bytes(value)] * rows)[0]))
+            except BadValue:
+                answers.append("bad")
+        assert answers[0] == answers[1]
+
+
 @pytest.mark.parametrize("rows", [1, 60])
 def test_a_default_of_a_union_is_of_its_first_type(rows: int) -> None:
     old = {"type": "record", "name": "R", "fields": TAIL}
@@ -431,9 +502,7 @@ def test_logical_types_that_changed_are_those_of_the_latest_version(rows: int) -
         assert found == [{"f": wanted, "u": {"member0": None, "member1": 0.1, "member2": None}}] * rows
     price = encoded("bytes", b"\x01\x00") + in_union(1, "double", 0.1)
     found = decoded(record(decimal(12)), [price] * rows, of_version=record(decimal(10)))
-    assert found == [
-        {"f": Decimal("2.56"), "u": {"member0": None, "member1": 0.1, "member2": None}}
-    ] * rows
+    assert found == [{"f": Decimal("2.56"), "u": {"member0": None, "member1": 0.1, "member2": None}}] * rows
 
 
 @pytest.mark.parametrize("rows", [1, 60])
