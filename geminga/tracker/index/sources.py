@@ -387,7 +387,9 @@ class Queue:
 
     def peek(self, count_max: int) -> Rows:
         """About the first rows of all that are at hand and sorted, which stay where they are."""
-        heads = (source for _, _, source in self._heap[:PEEKED_SOURCES_MAX] if not source.is_stale)
+        # So many from the front of a heap have about that many of its first ones.
+        front = self._heap[: min(2 * count_max + 1, PEEKED_SOURCES_MAX)]
+        heads = (source for _, _, source in front if not source.is_stale)
         rows = concatenate([part for source in heads if (part := source.peek(count_max)).length])
         return rows.sorted().part(0, count_max)
 

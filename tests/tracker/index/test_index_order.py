@@ -8,11 +8,12 @@ from pyroaring import BitMap
 
 from geminga.position import Position
 from geminga.tracker.format.bucket_format import decode_directory, encode_bucket
-from geminga.tracker.format.rows import Rows, order_of
+from geminga.tracker.format.rows import Rows, from_columns, order_of
 from geminga.tracker.format.stored_bucket import StoredBucket
 from geminga.tracker.index.due_rows import codes_of, members_of
 from geminga.tracker.index.index import DelayedIndex, IndexSettings
 from geminga.tracker.index.part import Frozen
+from geminga.tracker.index.sources import Queue, Run
 from geminga.tracker.index.view import View
 from tests.tracker.taking import take
 
@@ -292,3 +293,20 @@ def test_a_look_at_what_is_due_next_takes_nothing() -> None:
         drained += len(taken)
     assert drained == len(in_order)
     assert view.peek(10) == []
+
+
+def test_a_look_at_few_rows_asks_few_sources() -> None:
+    asked = []
+
+    class Asked(Run):
+        def peek(self, count_max: int) -> Rows:
+            asked.append(self)
+            return super().peek(count_max)
+
+    queue = Queue()
+    for number in range(200):
+        queue.push(Asked(from_columns([1000 - number], [number]).sorted()))
+    assert queue.peek(1).codes.tolist() == [199]
+    assert len(asked) <= 3
+    assert set(queue.peek(40).codes.tolist()) <= set(range(200))
+    assert len(asked) <= 3 + 64
