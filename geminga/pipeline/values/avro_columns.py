@@ -144,6 +144,10 @@ class _Unsupported(Exception):
     pass
 
 
+class _Mismatch(_Unsupported):
+    """The reader can make nothing of any value of this type of the writer's."""
+
+
 def _named(schema: Any, found: dict[str, Any]) -> dict[str, Any]:
     """All named types in a schema, by their full names."""
     if isinstance(schema, list):
@@ -196,7 +200,7 @@ class _Plan:
         if isinstance(reads, list):
             return self._into_union(writes, [self._resolved(each, self.readers) for each in reads], kind)
         if not self._matches(writes, reads):
-            raise _Unsupported
+            raise _Mismatch
         what = writes["type"]
         if writes.get("logicalType") is not None or reads.get("logicalType") is not None:
             return self._logical(writes, reads, kind)
@@ -244,7 +248,7 @@ class _Plan:
         """One type of the writer's, of which the reader makes one of several."""
         at = self._branch_of(writes, reads)
         if at is None:
-            raise _Unsupported
+            raise _Mismatch
         values = [each for each in reads if each["type"] != "null"]
         if len(values) == 1:
             return self.read(writes, reads[at], kind)
@@ -253,7 +257,8 @@ class _Plan:
 
     def _branch_of(self, writes: Any, reads: list[Any]) -> int | None:
         """Which type of the reader's union takes values of the writer's type, by Java's rule: the same type,
-        of named ones that of the same name, else the first record that takes them, else the first promotion.
+        of named ones that of the same full name, else the first promotion. Before that, of named ones the
+        first of the same short name, where Java takes any record whose fields fit.
         """
         what = writes["type"]
         same = [at for at, each in enumerate(reads) if each["type"] == what]
@@ -298,16 +303,21 @@ class _Plan:
             inner = self.read(branches[values[0]], reads, kind)
             return Optional(inner, len(branches), values[0], kind, null_is_wrong=not has_null)
         found: list[Branch | Nulls | None] = []
+        depth = len(self._open)
         for each in branches:
             at = self._branch_of(each, taken)
-            if at is None:
+            try:
+                if at is None:
+                    found.append(None)
+                elif each["type"] == "null":
+                    found.append(Nulls(kind))
+                elif several:
+                    found.append(self._branch(each, taken, at, kind))
+                else:
+                    found.append(Branch(self.read(each, taken[at], kind)))
+            except _Mismatch:  # an error where a value is of this type, as in Java
+                del self._open[depth:]
                 found.append(None)
-            elif each["type"] == "null":
-                found.append(Nulls(kind))
-            elif several:
-                found.append(self._branch(each, taken, at, kind))
-            else:
-                found.append(Branch(self.read(each, taken[at], kind)))
         return Union(kind, tuple(found))
 
     def _logical(self, writes: Any, reads: Any, kind: pa.DataType) -> Reader:
@@ -361,7 +371,7 @@ class _Plan:
         defaults = []
         for name, each in missing.items():
             if "default" not in each:
-                raise _Unsupported
+                raise _Mismatch
             if name in wanted:
                 of = kind.field(wanted[name]).type
                 defaults.append((self._default(each, of), wanted[name]))

@@ -352,6 +352,24 @@ def test_a_later_union_takes_the_same_type_before_a_wider_one() -> None:
     ]
 
 
+def test_a_type_of_a_union_that_cannot_be_read_any_more_matters_where_it_is_written() -> None:
+    def record(*kinds: Any) -> Any:
+        return {"type": "record", "name": "R", "fields": [{"name": "f", "type": ["float", "double", *kinds]}]}
+
+    x, y = ({"name": name, "type": "int"} for name in "xy")
+    old = {"type": "record", "name": "In", "fields": [x]}
+    new = {"type": "record", "name": "In", "fields": [x, y]}  # y has no default
+    for before, after, value in (
+        (old, new, {"x": 1}),
+        ({"type": "array", "items": "string"}, {"type": "array", "items": "int"}, ["a"]),
+        ({"type": "map", "values": [old]}, {"type": "map", "values": new}, {"k": {"x": 1}}),
+    ):
+        found = decoded(record(after), [in_union(1, "double", 0.1)], of_version=record(before))
+        assert found == [{"f": {"member0": None, "member1": 0.1, "member2": None}}]
+        with pytest.raises(BadValue, match="no such type"):
+            decoded(record(after), [in_union(2, before, value)], of_version=record(before))
+
+
 @pytest.mark.parametrize("rows", [1, 60])
 def test_bytes_that_became_text_are_shown_as_far_as_they_are_text(rows: int) -> None:
     old, new = (
