@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from geminga.pipeline.errors import SET_RAW_VALUE, PipelineError
@@ -47,6 +49,9 @@ class SchemaMismatch(PipelineError):
 
 class BadValue(SchemaMismatch):
     """A value that is not of its schema, which the option `mode` is about; others beside it may be right."""
+
+    rows: npt.NDArray[np.int64] | None = None
+    """Some that are bad, of those that were decoded together; None: it is not known which."""
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ class ValueDecoder:
         except BadValue as error:
             if len(messages) == 1 and self._rules.mode == "failfast":
                 raise self._named(messages, error) from None
-            columns, bad = self._one_by_one(messages)
+            columns, bad = self._one_by_one(messages, error)
         kept = None
         if self._rules.mode == "dropmalformed" and bad.any():
             kept = ~bad
@@ -121,10 +121,12 @@ class ValueDecoder:
             columns[self._corrupt.name] = found if kept is None else found.filter(pa.array(kept))
         return Values(columns, kept)
 
-    def _one_by_one(self, messages: Messages) -> tuple[dict[str, pa.Array], Any]:
+    def _one_by_one(self, messages: Messages, error: BadValue) -> tuple[dict[str, pa.Array], Any]:
         """The columns, null where a value is bad, and which are. Halves what fails until the bad ones are
-        left: most values are good where any are.
+        left, if `error` does not say which are: most values are good where any are.
         """
+        if error.rows is not None and self._rules.mode != "failfast":
+            return self._without(messages, error.rows)
         bad: list[bool] = []
         pieces: list[dict[str, pa.Array] | int] = []
 
@@ -154,6 +156,20 @@ class ValueDecoder:
             for name, kind in types.items()
         }
         return columns, np.array(bad)
+
+    def _without(self, messages: Messages, rows: Ints) -> tuple[dict[str, pa.Array], Any]:
+        """As `_one_by_one`, without these bad ones; others may be bad too."""
+        good = np.ones(len(messages), bool)
+        good[rows] = False
+        if not good.any():
+            return {name: pa.nulls(len(messages), kind) for name, kind in self._types().items()}, ~good
+        rest, bad = select(messages, good), ~good
+        try:
+            columns = self._decoded(rest)
+        except BadValue as error:
+            columns, bad[good] = self._one_by_one(rest, error)
+        places = pa.array(np.cumsum(good) - 1, mask=~good)
+        return {name: column.take(places) for name, column in columns.items()}, bad
 
     def _types(self) -> dict[str, pa.DataType]:
         return {each.name: each.type for each in self._wanted if each.name in self._makes}
@@ -269,7 +285,10 @@ class ValueDecoder:
                 continue
             decoded = found(own, by_row)
             if decoded.codes.any():
-                raise BadValue(decoded.reason(int(np.flatnonzero(decoded.codes)[0])))
+                wrong = np.flatnonzero(decoded.codes)
+                bad = BadValue(decoded.reason(int(wrong[0])))
+                bad.rows = wrong if len(versions) == 1 else rows[wrong]
+                raise bad
             parts.append(decoded.column)
         if len(parts) == 1:
             return parts[0]

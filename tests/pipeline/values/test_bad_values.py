@@ -345,3 +345,31 @@ def test_a_topic_that_appears_under_a_pattern_is_compared(
             plan.close()
         later.close()
         assert Admin(topics.endpoints.web_url).delete(f"/admin/v2/{topic_path(f'{topic}-c')}").status == 204
+
+
+@pytest.mark.parametrize("mode", ["permissive", "dropmalformed"])
+def test_bad_values_that_are_known_are_not_searched_for(
+    topics: Topics, send: Send, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    definition = {
+        "type": "record",
+        "name": "R",
+        "fields": [{"name": "u", "type": ["int", "string"]}, FIELDS[0]],
+    }
+    good, bad, worse = b"\x02\x02a\x0e", b"\x04", b"\x00"
+    payloads = [good, bad, worse, good, *[bad] * 100, good] * 2
+    topic = send("AVRO", definition, *payloads, batched=True)
+    decodes = 0
+    decoded = ValueDecoder._decoded
+
+    def counted(decoder: ValueDecoder, messages: Any) -> Any:
+        nonlocal decodes
+        decodes += 1
+        return decoded(decoder, messages)
+
+    monkeypatch.setattr(ValueDecoder, "_decoded", counted)
+    found = rows_of(topics, topic, "u", "n", mode=mode)
+    row = {"u": {"member0": None, "member1": "a"}, "n": 7}
+    expected = [row if each == good else {"u": None, "n": None} for each in payloads]
+    assert found == (expected if mode == "permissive" else [row] * 6)
+    assert decodes <= 20
