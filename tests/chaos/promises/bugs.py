@@ -37,6 +37,8 @@ class Bug(NamedTuple):
     """The name of a shipped one."""
     word: str = "wrong"
     """With which it is found."""
+    is_whole: bool = False
+    """Whether the scenario has to be as large as it is, not in the size in which many are run."""
 
     @property
     def mutant(self) -> Mutant:
@@ -293,7 +295,9 @@ BUGS = (
         KEY_SHARED,
         "        return not self.allows_out_of_order and self._redelivery.holds_slot(slot)\n",
         "        return False\n",
-        "pulsar-12091",
+        # Only while a read waits for the disk can a consumer have room for the newer and not for the older.
+        "power-loss",
+        is_whole=True,
     ),
     # -- publishing and the journal --------------------------------------------------------------------------
     Bug(

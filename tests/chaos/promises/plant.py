@@ -81,7 +81,8 @@ def judge(bug: Bug, checkout: Path, seeds: int) -> Outcome:
     try:
         path.write_text(mutated(bug.mutant, checkout))
         for seed in range(1, seeds + 1):
-            found = run_scenario(checkout, bug.scenario, seed)
+            whole = ("--scale", "1", "--pace", "1") if bug.is_whole else ()
+            found = run_scenario(checkout, bug.scenario, seed, whole)
             if not isinstance(found, str) and found["verdict"] in {"wrong", "late"}:
                 break
     finally:

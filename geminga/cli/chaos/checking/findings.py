@@ -72,7 +72,7 @@ class Findings(msgspec.Struct):
     """How long after their receipts messages without a delay were delivered first, as `late_ms`."""
     prompt_shown_ms: list[int] = []
     receipt_ms: list[int] = []
-    """How long after they were sent the receipts of messages came that were sent once, as `late_ms`."""
+    """How long after they were sent first the receipts of messages came, as `late_ms`."""
     receipt_shown_ms: list[int] = []
     early_by_ms: int = 0
     """The earliest."""
