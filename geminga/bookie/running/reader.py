@@ -247,7 +247,8 @@ class LedgerReader:
                 self._cache.add(segment)
                 self.log_loads += 1
                 self.log_bytes += segment.record_bytes
-            self._on_cached()
+            if more:
+                self._on_cached()
         return segments
 
     async def _load_rows(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[Segment]:

@@ -42,7 +42,7 @@ from geminga.storage.removed_files import is_cut
 
 # Without it a message that is due would wait on a slow disk for a hundred others, each a seek.
 LOAD_AHEAD_MS_MAX = 4
-"""For so long the entries that are wanted now wait for those that are loaded along with them."""
+"""Of one trip to the disk, before no more is loaded along with the entries that are wanted now."""
 _monotonic_s = RealClock().monotonic_s
 KEPT_JOURNALS_MAX = 1000
 """The limit of missing journals that the index names."""
@@ -534,8 +534,11 @@ class LedgerStorage:
     def _load_also(
         self, runs: Sequence[Run], bytes_max: int, ahead: Sequence[Run], ahead_bytes_max: int
     ) -> tuple[list[Segment], list[Segment]]:
-        segments = self._load_runs(runs, bytes_max)
+        # From before the entries that are asked for: a disk that is slow with them is slow with the others.
         until_s = _monotonic_s() + LOAD_AHEAD_MS_MAX / 1000
+        segments = self._load_runs(runs, bytes_max)
+        if ahead_bytes_max <= 0 or _monotonic_s() >= until_s:
+            return segments, []
         # Whatever is wrong with what was not asked for is the business of the read that asks for it.
         with contextlib.suppress(StorageError):
             return segments, self._load_runs(ahead, ahead_bytes_max, until_s)

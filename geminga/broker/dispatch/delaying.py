@@ -79,7 +79,7 @@ class DueAhead:
         self._count = self._found = 0
         self._needed_disk = False
 
-    def read(self, count: int) -> None:
+    def note_read(self, count: int) -> None:
         """So many that are due were read."""
         if not self._needed_disk:
             self._found += count
@@ -199,7 +199,7 @@ class DelayedReads:
 
     def gave_out(self, count: int) -> None:
         """What was taken, so many entries, was read and has been sent, as far as permits allowed."""
-        self._ahead.read(count)
+        self._ahead.note_read(count)
         if self._delayed.tracker is not None:
             self._delayed.tracker.given_out()
 

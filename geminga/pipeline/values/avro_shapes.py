@@ -217,7 +217,11 @@ class _Names:
     def absolute(self, definition: Any, namespace: str) -> Any:
         """The same definition, with a namespace of its own for all names that have none, if it needs that."""
         self._collect(definition, namespace)
-        return self._renamed(definition, namespace) if self._needed else definition
+        if not self._needed:
+            return definition
+        # Again in order: a name means what was defined before it.
+        self._known.clear()
+        return self._renamed(definition, namespace)
 
     def _collect(self, definition: Any, namespace: str) -> None:
         if isinstance(definition, str):

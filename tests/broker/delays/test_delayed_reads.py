@@ -188,11 +188,11 @@ def test_as_much_is_read_along_as_was_of_use() -> None:
     counts = []
     for _ in range(9):
         counts.append(ahead.next_count())
-        ahead.read(1)
-        ahead.read(counts[-1])
+        ahead.note_read(1)
+        ahead.note_read(counts[-1])
     assert counts == [2, 6, 14, 30, 62, 126, 128, 128, 128]
     # All of it is evicted before its time.
     for _ in range(9):
         counts.append(ahead.next_count())
-        ahead.read(1)
+        ahead.note_read(1)
     assert counts[9:] == [128, 64, 32, 16, 8, 4, 2, 1, 0]
