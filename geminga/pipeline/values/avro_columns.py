@@ -395,6 +395,7 @@ class _Plan:
             values = [each for each in of if each not in ("null", {"type": "null"})]
             if not values:
                 return default
+            self.knows_more |= len(values) > 1
             # Of the first type, as AVRO wants it.
             if len(values) == 1 or not pa.types.is_struct(kind):
                 return self._default_value(values[0], default, kind)
@@ -403,6 +404,8 @@ class _Plan:
             return {"member0": self._default_value(values[0], default, of_member)}
         if of.get("logicalType") == "timestamp-millis":
             return default * UNITS_US["timestamp-millis"]
+        if of["type"] == "float" and pa.types.is_float64(kind):
+            return float(np.float32(default))  # of a union that became double
         if of["type"] == "array" and pa.types.is_list(kind):
             return [self._default_value(of["items"], each, kind.value_type) for each in default]
         if of["type"] == "map" and pa.types.is_map(kind):

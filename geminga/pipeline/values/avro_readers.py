@@ -7,6 +7,7 @@ array.
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -185,13 +186,28 @@ class Bytes:
         at, size = cursor.spans() if self.width is None else cursor.fixed_spans(self.width)
         found = _gathered(pa.binary(), cursor, at, size)
         if self.is_text and self.replaces and not _is_text(found):
-            texts = [value.decode(errors="replace") for value in found.to_pylist()]
+            texts = [value.decode(errors=_AS_JAVA) for value in found.to_pylist()]
             return pa.array(texts, self.kind, mask=None if present is None else ~present)
         if self.is_text and not _is_text(found):
             wrong = np.array([not _is_text(one) for one in (found.slice(i, 1) for i in range(len(found)))])
             cursor.refuse(wrong, NO_TEXT)
             found = _gathered(pa.binary(), cursor, at, np.where(wrong, 0, size))
         return _with_nulls(found, self.kind, present)
+
+
+def _replaced(error: UnicodeError) -> tuple[str, int]:
+    """Where Java puts one U+FFFD, and where it goes on. Half of a surrogate pair is one piece to it, and two
+    or three to Python.
+    """
+    assert isinstance(error, UnicodeDecodeError)
+    data, at = error.object, error.start
+    if data[at] == 0xED and data[at + 1 : at + 2] >= b"\xa0" and data[at + 1] < 0xC0:
+        return "\ufffd", at + (3 if 0x80 <= int.from_bytes(data[at + 2 : at + 3]) < 0xC0 else 2)
+    return "\ufffd", error.end
+
+
+_AS_JAVA = "geminga.java"
+codecs.register_error(_AS_JAVA, _replaced)
 
 
 def _is_text(found: pa.BinaryArray) -> bool:

@@ -6,7 +6,7 @@ import base64
 import binascii
 import datetime as dt
 from collections.abc import Callable
-from decimal import ROUND_FLOOR, Decimal
+from decimal import Decimal
 from typing import Any
 
 from geminga.pipeline.values.avro_shapes import NAMED, NO_NAMESPACE, UNITS_US, Shape, decimal_of
@@ -250,8 +250,11 @@ def _time(value: Any, unit_us: int, out_of_range: OutOfRange) -> Any:
     if isinstance(value, Decimal):
         # Jackson writes an Instant as seconds with nine decimals, whatever unit the definition names.
         if value.as_tuple().exponent == _NANOSECOND_DIGITS:
-            us = (value * _US_PER_SECOND).to_integral_value(ROUND_FLOOR)
-            return one_in_microseconds(int(us), 1, out_of_range)
+            # Before 1970 too it has the second that the instant is in, and what is to be added to that.
+            seconds = int(value)
+            nanoseconds = int((value - seconds).scaleb(9))
+            added_us = (abs(nanoseconds) if seconds < 0 else nanoseconds) // 1000
+            return one_in_microseconds(seconds * _US_PER_SECOND + added_us, 1, out_of_range)
         value = _whole(value)
     if isinstance(value, bool):
         return value

@@ -376,8 +376,20 @@ def test_bytes_that_became_text_are_shown_as_far_as_they_are_text(rows: int) -> 
         {"type": "record", "name": "R", "fields": [{"name": "f", "type": ["null", kind]}, *TAIL]}
         for kind in ("bytes", "string")
     )
-    values = [encoded(old, {"f": value, "n": 1}) for value in (b"a\xffb", "grün".encode(), None)] * rows
-    assert [each["f"] for each in decoded(new, values, of_version=old)] == ["a\ufffdb", "grün", None] * rows
+    # As Java replaces what is no UTF-8: half of a surrogate pair is one piece.
+    cases = {
+        b"a\xffb": "a\ufffdb",
+        b"\xed\xa0\x80x": "\ufffdx",
+        b"\xed\xa0x": "\ufffdx",
+        b"\xed\xbf": "\ufffd",
+        b"\xed": "\ufffd",
+        b"\xedx": "\ufffdx",
+        b"\xe2\x82": "\ufffd",
+        b"\xf0\x9f\x98x": "\ufffdx",
+        "grün".encode(): "grün",
+    }
+    values = [encoded(old, {"f": value, "n": 1}) for value in (*cases, None)] * rows
+    assert [each["f"] for each in decoded(new, values, of_version=old)] == [*cases.values(), None] * rows
     with pytest.raises(SchemaMismatch, match="UTF-8|utf-8"):
         decoded(new, values[:1] * rows)
 
@@ -474,7 +486,7 @@ def test_a_default_of_a_union_is_of_its_first_type(rows: int) -> None:
         {"name": "b", "type": ["null", "long", "string"], "default": None},
         {"name": "c", "type": ["string", time], "default": "x"},
         {"name": "d", "type": [time, "string"], "default": 1000},
-        {"name": "e", "type": ["float", "double"], "default": 1},
+        {"name": "e", "type": ["float", "double"], "default": 0.1},
     ]
     found = decoded({**old, "fields": [*TAIL, *added]}, [encoded("int", 5)] * rows, of_version=old)
     assert (
@@ -486,7 +498,7 @@ def test_a_default_of_a_union_is_of_its_first_type(rows: int) -> None:
                 "b": None,
                 "c": {"member0": "x", "member1": None},
                 "d": {"member0": EPOCH + dt.timedelta(seconds=1), "member1": None},
-                "e": 1.0,
+                "e": 0.10000000149011612,
             }
         ]
         * rows
@@ -625,7 +637,7 @@ def test_an_instant_in_json_is_seconds_with_nine_decimals() -> None:
         values = ("1.005000000", "1.000000000", "-1.123456789", "1700000000")
         raw = pa.array([f'{{"f": {value}}}'.encode() for value in values], pa.binary())
         column = json_values(raw, shape.arrow, shape).field("f").cast(pa.int64()).to_pylist()
-        assert column[:3] == [1_005_000, 1_000_000, -1_123_457]
+        assert column[:3] == [1_005_000, 1_000_000, -1_000_000 + 123_456]
         assert column[3] == 1_700_000_000 * (1000 if unit == "timestamp-millis" else 1)
 
 
