@@ -35,8 +35,6 @@ DUE_PAUSE_MS: Final = 8
 """By at most so much a message is late for the sake of those that are due shortly after it. With 10 one of a
 hundred of a steady stream is more than 10 ms late, as the way to the client takes a millisecond.
 """
-
-
 DUE_AHEAD_MAX: Final = 128
 """The limit of messages that are read before they are due, at once."""
 

@@ -8,9 +8,9 @@ fastavro gives a number, or a text, and takes the first type of the reader's uni
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -97,7 +97,7 @@ class AvroColumn:
     def __call__(self, raw: pa.BinaryArray, one_by_one: Callable[[pa.BinaryArray], pa.Array]) -> Decoded:
         """`one_by_one` decodes the values that are left to it: long ones, unlike the rest."""
         given = raw.drop_null() if raw.null_count else raw
-        values = Values(given)
+        values = Values(given, declines=not self.knows_more)
         cursor = values.cursor()
         column = self.reader(cursor, None)
         left = cursor.at < cursor.end
@@ -128,12 +128,8 @@ def column_decoder(
     are not supported.
     """
     try:
-        writers, readers = _named(writer, {}), _named(reader, {})
-        plan = _Plan(writers, readers, out_of_range)
+        plan = _Plan(_named(writer, {}), _named(reader, {}), out_of_range)
         made = plan.read(writer, reader, kind)
-        if plan.knows_more:
-            # Once more: no value may be left to fastavro.
-            made = _Plan(writers, readers, out_of_range, declines=False).read(writer, reader, kind)
         return AvroColumn(kind, made, plan.knows_more)
     # fastavro's parser lets pass much that means nothing, and says so only when a value is read.
     except (_Unsupported, KeyError, TypeError, AttributeError, ValueError, RecursionError):
@@ -164,13 +160,32 @@ def _named(schema: Any, found: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+class Past(NamedTuple):
+    """How to get behind a value."""
+
+    skip: Skip
+    """In all rows together."""
+    walk: Walk | None
+    """In one. None: arrays in it may have items that take no bytes, which have to be counted."""
+
+
+PAST_SPAN = Past(skip_span, walk_span)
+
+
+def _in_a_row(parts: Sequence[Past]) -> Past:
+    return Past(skip_all([each.skip for each in parts]), _of_all(walk_all, parts))
+
+
+def _of_all(make: Callable[[Sequence[Walk]], Walk], parts: Sequence[Past]) -> Walk | None:
+    walks = [each.walk for each in parts if each.walk is not None]
+    return make(walks) if len(walks) == len(parts) else None
+
+
 @dataclass
 class _Plan:
     writers: dict[str, Any]
     readers: dict[str, Any]
     out_of_range: OutOfRange
-    declines: bool = True
-    """Whether long values may be left to the row by row decoder."""
     knows_more: bool = False
     """Whether there are values that fastavro would give in another way, or refuse."""
     _open: list[str] = field(default_factory=list)
@@ -429,63 +444,43 @@ class _Plan:
         self._open.append(name)
 
     def skip(self, writer: Any) -> Skip:
+        return self._past(writer).skip
+
+    def _past(self, writer: Any) -> Past:
         writes = self._resolved(writer, self.writers)
         if isinstance(writes, list):
-            return skip_union([self.skip(each) for each in writes])
+            parts = [self._past(each) for each in writes]
+            return Past(skip_union([each.skip for each in parts]), _of_all(walk_union, parts))
         what = writes["type"]
         width = self._width(writes)
+        if width == 0:
+            return Past(skip_nothing, walk_nothing)
         if width is not None:
-            return skip_nothing if width == 0 else skip_width(width)
+            return Past(skip_width(width), walk_width(width))
         if what in ("int", "long"):
-            return skip_number
+            return Past(skip_number, walk_number)
         if what in ("bytes", "string"):
-            return skip_span
+            return PAST_SPAN
         if what == "enum" and writes["symbols"]:
-            return skip_enum(len(writes["symbols"]))
+            symbols = len(writes["symbols"])
+            return Past(skip_enum(symbols), walk_enum(symbols))
         if what == "record":
             self._enter(writes["name"])
-            found = skip_all([self.skip(each["type"]) for each in writes["fields"]])
+            parts = [self._past(each["type"]) for each in writes["fields"]]
             self._open.pop()
-            return found
+            return _in_a_row(parts)
         if what in ("array", "map"):
-            return skip_items(self._items(writes))
+            found = self._items(writes)
+            return Past(skip_items(found), found.walk)
         raise _Unsupported
 
     def _items(self, writes: Any) -> Items:
         part = writes["items"] if writes["type"] == "array" else writes["values"]
-        skip, width, smallest = self.skip(part), self._width(part), self._smallest(part)
+        past, width, smallest = self._past(part), self._width(part), self._smallest(part)
         if writes["type"] == "map":
-            skip, width, smallest = skip_all([skip_span, skip]), None, smallest + 1
-        if self._has_empty_items(part):
-            return Items(skip, width, smallest, decline=False, walk=None)
-        walk = None if self.declines or not smallest else self._array_walk(writes)
-        return Items(skip, width, smallest, decline=self.declines, walk=walk)
-
-    def _array_walk(self, writes: Any) -> ArrayWalk:
-        if writes["type"] == "array":
-            part = writes["items"]
-            return ArrayWalk(self._walk(part), self._width(part), self._smallest(part))
-        part = writes["values"]
-        return ArrayWalk(walk_all([walk_span, self._walk(part)]), None, self._smallest(part) + 1)
-
-    def _walk(self, writer: Any) -> Walk:
-        """As `skip`."""
-        writes = self._resolved(writer, self.writers)
-        if isinstance(writes, list):
-            return walk_union([self._walk(each) for each in writes])
-        what = writes["type"]
-        width = self._width(writes)
-        if width is not None:
-            return walk_nothing if width == 0 else walk_width(width)
-        if what in ("int", "long"):
-            return walk_number
-        if what in ("bytes", "string"):
-            return walk_span
-        if what == "enum":
-            return walk_enum(len(writes["symbols"]))
-        if what == "record":
-            return walk_all([self._walk(each["type"]) for each in writes["fields"]])
-        return self._array_walk(writes)
+            past, width, smallest = _in_a_row([PAST_SPAN, past]), None, smallest + 1
+        walk = ArrayWalk(past.walk, width, smallest) if past.walk is not None and smallest else None
+        return Items(past.skip, width, smallest, walk)
 
     def _width(self, writer: Any) -> int | None:
         """What every value takes; None: it varies."""
@@ -509,19 +504,6 @@ class _Plan:
             width = self._width(writes)
             return 1 if width is None else width
         return sum(self._smallest(each["type"]) for each in writes["fields"])
-
-    def _has_empty_items(self, writer: Any) -> bool:
-        """Whether there may be arrays in it whose items take no bytes; fastavro would count on and on."""
-        writes = self._resolved(writer, self.writers)
-        if isinstance(writes, list):
-            return any(self._has_empty_items(each) for each in writes)
-        if writes["type"] == "array":
-            return self._smallest(writes["items"]) == 0 or self._has_empty_items(writes["items"])
-        if writes["type"] == "map":
-            return self._has_empty_items(writes["values"])
-        return writes["type"] == "record" and any(
-            self._has_empty_items(each["type"]) for each in writes["fields"]
-        )
 
 
 def _primitive(what: str, wanted: str, kind: pa.DataType) -> Reader:

@@ -12,13 +12,16 @@ from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from geminga.pipeline.columns.protobuf_columns import Bytes, Ints
+
+if TYPE_CHECKING:
+    from geminga.pipeline.values.avro_walk import ArrayWalk
 
 Flags = npt.NDArray[np.bool_]
 Words = npt.NDArray[np.uint64]
@@ -57,19 +60,14 @@ class Refused(Exception):
         self.reason = reason
 
 
-class Walk(Protocol):
-    """See `avro_walk.ArrayWalk`."""
-
-    def rest(self, data: bytes, at: int, end: int, found: array[int]) -> int: ...
-
-    def some(self, count: int, data: bytes, at: int, end: int, found: array[int]) -> int: ...
-
-
 class Values:
     """Bytes of all values, and of each why it was refused."""
 
-    def __init__(self, raw: pa.BinaryArray) -> None:
-        """`raw` has no nulls."""
+    def __init__(self, raw: pa.BinaryArray, *, declines: bool) -> None:
+        """`raw` has no nulls. `declines`: long values may be left to the caller, whose decoder takes half the
+        time of walking through them.
+        """
+        self.declines = declines
         count = len(raw)
         bounds = np.frombuffer(raw.buffers()[1], np.int32)[raw.offset : raw.offset + count + 1]
         self.bounds = bounds.astype(np.int64) - int(bounds[0])
@@ -277,16 +275,15 @@ def items(
     skip: Callable[[Cursor], None],
     width: int | None,
     smallest: int,
-    *,
-    decline: bool,
-    walk: Walk | None = None,
+    walk: ArrayWalk | None,
 ) -> tuple[Ints, Ints]:
     """Of the array in each row: how many items it has, and where every item begins, row by row.
 
     `width`: what each item takes; None: it varies, and `skip` tells. `smallest`: what it takes at least.
-    `decline`: few rows with many items more than the others are left to the caller. `walk`: they are walked
-    through one by one.
+    `walk`: few rows with many items more than the others are walked through one by one, or left to the
+    caller, if it takes values that are declined.
     """
+    declines = cursor.values.declines
     rows: Ints = np.arange(len(cursor))
     counts = np.zeros(len(cursor), np.int64)
     open_rows, at, number = [_NO_ROWS], [_NO_ROWS], [_NO_ROWS]
@@ -294,9 +291,9 @@ def items(
     while rows.size:
         blocks += 1
         is_few = blocks > _MANY_STEPS and rows.size <= _FEW_ROWS
-        if decline and is_few:
+        if walk is not None and declines and is_few:
             block.refuse(np.ones(len(block), np.bool_), DECLINED)
-        elif walk is not None and (is_few or (width is None and rows.size <= _WALKED_ROWS)):
+        elif walk is not None and not declines and (is_few or (width is None and rows.size <= _WALKED_ROWS)):
             for place, positions in _walked(block, walk):
                 row = rows[place]
                 open_rows.append(np.full(len(positions), row))
@@ -318,7 +315,7 @@ def items(
             number.append(counts[rows][of] + within)
             block.at = block.at + width * count
         else:
-            for places, positions, step in _steps(block, count, skip, decline, walk):
+            for places, positions, step in _steps(block, count, skip, walk):
                 open_rows.append(rows[places])
                 at.append(positions)
                 number.append(counts[rows[places]] + step)
@@ -363,7 +360,7 @@ _WALKED_ROWS = 16
 """So few are not worth a step."""
 
 
-def _walked(block: Cursor, walk: Walk, left: Ints | None = None) -> Iterator[tuple[int, Ints]]:
+def _walked(block: Cursor, walk: ArrayWalk, left: Ints | None = None) -> Iterator[tuple[int, Ints]]:
     """Row by row: its place in `block`, and where each item begins: of so many that are `left`, or to the end
     of its array. Moves `block` behind them.
     """
@@ -385,7 +382,7 @@ def _walked(block: Cursor, walk: Walk, left: Ints | None = None) -> Iterator[tup
 
 
 def _steps(
-    block: Cursor, count: Ints, skip: Callable[[Cursor], None], decline: bool, walk: Walk | None
+    block: Cursor, count: Ints, skip: Callable[[Cursor], None], walk: ArrayWalk | None
 ) -> list[tuple[Ints, Ints, int | Ints]]:
     """Item by item: the places in `block` that have one, where it begins, and its number."""
     found: list[tuple[Ints, Ints, int | Ints]] = []
@@ -396,10 +393,11 @@ def _steps(
         moving._settle()
         left -= 1
         step += 1
-        if step >= _MANY_STEPS and places.size <= _FEW_ROWS and int(left.max()) > _MANY_STEPS:
-            if decline:
+        is_few = step >= _MANY_STEPS and places.size <= _FEW_ROWS and int(left.max()) > _MANY_STEPS
+        if walk is not None and is_few:
+            if block.values.declines:
                 moving.refuse(left > 0, DECLINED)
-            elif walk is not None:
+            else:
                 for place, positions in _walked(moving, walk, left):
                     of = np.full(len(positions), places[place])
                     found.append((of, positions, step + np.arange(len(positions))))

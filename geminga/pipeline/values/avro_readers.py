@@ -452,11 +452,10 @@ class Items:
     skip: Skip
     width: int | None
     smallest: int
-    decline: bool
     walk: ArrayWalk | None
 
     def __call__(self, cursor: Cursor) -> tuple[Ints, Ints]:
-        return items(cursor, self.skip, self.width, self.smallest, decline=self.decline, walk=self.walk)
+        return items(cursor, self.skip, self.width, self.smallest, self.walk)
 
 
 def _offsets(counts: Ints) -> pa.Buffer:
