@@ -305,6 +305,30 @@ async def test_nothing_is_read_ahead_of_scattered_entries(rooms, publish):
         assert r.bookie.statistics().found.log_loads == before
 
 
+async def test_what_is_wanted_soon_is_asked_for_where_scattered_entries_come_from_disk(rooms, publish):
+    async with rooms() as r:
+        positions = await publish(await r.open(), [b"%05000d" % n for n in range(1000)])
+    async with rooms() as r:
+        ledger = await r.open()
+        asked = []
+
+        def soon():
+            asked.append(1)
+            return positions[600:640:20]
+
+        # A long run, and what is in memory by then.
+        for _ in range(2):
+            assert len(await ledger.read_positions(positions[:40], read_along=soon)) == 40
+        assert not asked
+        found = await ledger.read_positions([positions[900], positions[950]], read_along=soon)
+        assert [entry.position for entry in found] == [positions[900], positions[950]]
+        assert len(asked) == 1
+        before = r.bookie.statistics().reads_from_log
+        assert len(await ledger.read_positions(positions[600:640:20], read_along=soon)) == 2
+        assert r.bookie.statistics().reads_from_log == before
+        assert len(asked) == 1
+
+
 async def test_scattered_entries_of_which_none_is_there(rooms, publish):
     async with rooms() as r:
         ledger = await r.open(ROLL_AT_10)

@@ -143,8 +143,8 @@ class LedgerReads:
 
         Ends behind the entry with which `bytes_max` is reached: see `reached`. Lets other tasks run once; if
         `at_once`, only while it waits for a disk: for a caller that sees to their turns itself. `read_along`
-        is asked once, and only if the disk is needed, for positions that are wanted soon: the bookie keeps
-        their entries in memory, as far as its bounds allow.
+        is asked once, and only if scattered entries are needed from the disk, for positions that are wanted
+        soon: the bookie keeps their entries in memory, as far as its bounds allow.
         """
         if not at_once:
             await trio.lowlevel.checkpoint()
@@ -158,8 +158,10 @@ class LedgerReads:
         while parts and left_bytes > 0:
             part = parts[0]
             if isinstance(part, Run):
-                ahead = read_along() if read_along is not None else ()
-                read_along = None
+                ahead: Sequence[Position] = ()
+                # What follows a long run is read ahead by the bookie.
+                if read_along is not None and not _is_in_order(part):
+                    ahead, read_along = read_along(), None
                 parts = await self._bring(parts, positions, min(left_bytes, READ_RUN_BYTES_MAX), ahead)
                 continue
             parts.popleft()
