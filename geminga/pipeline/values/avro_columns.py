@@ -16,7 +16,21 @@ import numpy as np
 import pyarrow as pa
 
 from geminga.pipeline.columns.protobuf_columns import Bytes as Codes
-from geminga.pipeline.values.avro_cursor import DECLINED, LEFT_OVER, REASONS, Values
+from geminga.pipeline.values.avro_cursor import (
+    DECLINED,
+    LEFT_OVER,
+    REASONS,
+    ArrayWalk,
+    Values,
+    Walk,
+    walk_all,
+    walk_enum,
+    walk_nothing,
+    walk_number,
+    walk_span,
+    walk_union,
+    walk_width,
+)
 from geminga.pipeline.values.avro_readers import (
     Booleans,
     Branch,
@@ -50,17 +64,6 @@ from geminga.pipeline.values.avro_readers import (
     skip_width,
 )
 from geminga.pipeline.values.avro_shapes import NAMED, UNITS_US
-from geminga.pipeline.values.avro_walk import (
-    ArrayWalk,
-    Walk,
-    walk_all,
-    walk_enum,
-    walk_nothing,
-    walk_number,
-    walk_span,
-    walk_union,
-    walk_width,
-)
 from geminga.pipeline.values.rules import OutOfRange
 
 _WIDTHS = {"null": 0, "boolean": 1, "float": 4, "double": 8}

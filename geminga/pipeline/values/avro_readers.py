@@ -21,11 +21,11 @@ from geminga.pipeline.values.avro_cursor import (
     NO_SYMBOL,
     NO_TEXT,
     TOO_LARGE,
+    ArrayWalk,
     Cursor,
     Flags,
     items,
 )
-from geminga.pipeline.values.avro_walk import ArrayWalk
 from geminga.pipeline.values.rules import OutOfRange
 
 Skip = Callable[[Cursor], None]
