@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pulsar
@@ -16,7 +18,7 @@ from pulsar import ConsumerType
 
 from tests.e2e.admin_http import Admin, topic_path
 from tests.e2e.broker_process import ROOT, BrokerProcess
-from tests.e2e.waiting import eventually, now_ms
+from tests.e2e.waiting import eventually, now_ms, receive
 
 pytestmark = pytest.mark.geminga_only
 Make = Callable[..., pulsar.Client]
@@ -339,3 +341,59 @@ def test_without_topics_a_page_has_the_sums_over_a_namespace(
     assert found["geminga_delayed_early_total", ""] == 0
     assert not any("lateness" in name for name, _ in found), "none has come yet"
     assert not any("subscription=" in labels for name, labels in found if "delayed" in name)
+
+
+def test_messages_due_one_by_one_from_disk_wait_for_few_reads(tmp_path: Path, make_client: Make) -> None:
+    """The entries of a message that had to be read are counted apart from those that a cache had by then."""
+    settings = {
+        "gemingaClock": "virtual",
+        "isDelayedDeliveryDeliverAtTimeStrict": "true",
+        "delayedDeliveryMinIndexCountPerBucket": "100",
+        "dbStorage_readAheadCacheMaxSizeMb": "1",
+    }
+    topic = "persistent://public/default/far-apart"
+    seconds = list(range(3600, 5600))
+    random.Random(3).shuffle(seconds)
+    with BrokerProcess(tmp_path / "data", settings=settings) as broker:
+        client = make_client(broker.endpoints.service_url)
+        client.subscribe(topic, "s", ConsumerType.Shared)
+        producer = client.create_producer(topic, block_if_queue_full=True)
+        first_ms = now_ms()
+        for second in seconds:
+            deliver_at = first_ms + 1000 * second
+            producer.send_async(b"%d" % second + bytes(4000), lambda *_: None, deliver_at=deliver_at)
+        producer.flush()
+        client.close()
+        broker.stop()
+        broker.start()
+        client = make_client(broker.endpoints.service_url)
+        consumer = client.subscribe(topic, "s", ConsumerType.Shared)
+        admin = Admin(broker.endpoints.web_url)
+        admin.post("/geminga/clock", {"ms": 3_600_000})
+        came = [receive(consumer)]
+
+        def waited() -> int:
+            page = admin.get("/metrics").text
+            name = "geminga_bookie_read_entry_log_entries"
+            return int(
+                sum(
+                    sample.value
+                    for family in text_string_to_metric_families(page)
+                    for sample in family.samples
+                    if sample.name == name
+                )
+            )
+
+        few = False
+        for _ in range(12):
+            before = waited()
+            for _ in range(150):
+                admin.post("/geminga/clock", {"ms": 1000})
+                came.append(receive(consumer))
+            # Again, as nothing is read along while a read takes some milliseconds.
+            few = waited() - before < 75
+            if few:
+                break
+        found = [int(message.data().rstrip(b"\0")) for message in came]
+        assert found == list(range(found[0], found[0] + len(found)))
+        assert few
