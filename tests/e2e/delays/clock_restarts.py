@@ -10,6 +10,7 @@ if one is out of bounds.
 from __future__ import annotations
 
 import argparse
+import http.client
 import random
 import sys
 import tempfile
@@ -64,7 +65,7 @@ class Moving(threading.Thread):
         body = {"to_ms": self.to_ms, "wait": "acknowledged"}
         try:
             self.answer = Admin(self._broker.endpoints.web_url).post("/geminga/clock", body).json()
-        except (OSError, EOFError):
+        except (OSError, EOFError, http.client.HTTPException):
             pass  # the broker has ended, which is what this is about
 
     def reaches(self, day: int) -> None:

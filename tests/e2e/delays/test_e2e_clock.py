@@ -480,7 +480,7 @@ def test_a_kill_within_a_move_never_sets_the_clock_back(broker: BrokerProcess, m
     def ask() -> None:
         try:
             answer.append(move(broker, to_ms=target_ms, wait="acknowledged", wait_seconds=60))
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, http.client.HTTPException) as error:
             answer.append(error)
 
     asking = threading.Thread(target=ask)
