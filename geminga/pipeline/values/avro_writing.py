@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-import re
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +13,6 @@ from geminga.pipeline.errors import PipelineError
 from geminga.pipeline.values.avro_encoding import ROWS_MIN, encoded_records
 
 RECORD_NAME = "topLevelRecord"
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PLAIN: dict[pa.DataType, str] = {
     pa.bool_(): "boolean",
     pa.int8(): "int",
@@ -41,9 +41,10 @@ def record_definition(columns: pa.Schema) -> Any:
 def _record(fields: list[pa.Field], name: str, namespace: str) -> Any:
     inside = f"{namespace}.{name}" if namespace else name
     for field in fields:
-        if _NAME.fullmatch(field.name) is None:
+        if not _is_name(field.name):
             raise BadColumns(
-                f"column {field.name!r}: AVRO has names of letters, digits and _ only; rename it, for "
+                f"column {field.name!r}: AVRO has names of letters, digits and _ only, and none that begins "
+                "with a digit; rename it, for "
                 "example with withColumnRenamed"
             )
     made: dict[str, Any] = {"type": "record", "name": name}
@@ -54,6 +55,15 @@ def _record(fields: list[pa.Field], name: str, namespace: str) -> Any:
         for field in fields
     ]
     return made
+
+
+def _is_name(text: str) -> bool:
+    """As Java's AVRO has it, and so the broker: letters and digits of any script."""
+    return (
+        text != ""
+        and all(one.isalpha() or one.isdecimal() or one == "_" for one in text)
+        and not text[0].isdecimal()
+    )
 
 
 def _definition(kind: pa.DataType, nullable: bool, name: str, namespace: str) -> Any:
@@ -109,10 +119,59 @@ def _avro_row_by_row(batch: pa.RecordBatch, definition: Any) -> pa.BinaryArray:
     parsed = fastavro.parse_schema(definition)
     found = []
     try:
-        for row in batch.to_pylist(maps_as_pydicts="strict"):
+        for row in python_rows(batch):
             buffer = io.BytesIO()
             fastavro.schemaless_writer(buffer, parsed, row)
             found.append(buffer.getvalue())
     except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise BadColumns(f"a row is no record of the schema: {error}") from None
     return pa.array(found, pa.binary())
+
+
+def python_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """As `to_pylist`, but times are microseconds and dates days, as definitions have them: those of Python
+    end with the year 9999. Raises `KeyError` for a map that has a key twice.
+    """
+    names = batch.schema.names
+    columns = [_values(column) for column in batch.columns]
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _values(column: pa.Array) -> list[Any]:
+    kind = column.type
+    if not _has_times(kind):
+        found: list[Any] = column.to_pylist(maps_as_pydicts="strict")
+        return found
+    if pa.types.is_timestamp(kind):
+        return column.cast(pa.timestamp("us", kind.tz)).view(pa.int64()).to_pylist()  # type: ignore[no-any-return]
+    if pa.types.is_date32(kind):
+        return column.view(pa.int32()).to_pylist()  # type: ignore[no-any-return]
+    # Arrow's own cast and view of such columns fail at some slices
+    if pa.types.is_struct(kind):
+        parts = zip(*map(_values, column.flatten()), strict=True)
+        names = [field.name for field in kind]
+        items: Iterator[Any] = (dict(zip(names, row, strict=True)) for row in parts)
+    else:
+        bounds = column.offsets.to_pylist()
+        first, last = bounds[0], bounds[-1]
+        if pa.types.is_map(kind):
+            keys = column.keys.slice(first, last - first).to_pylist()
+            pairs = list(zip(keys, _values(column.items.slice(first, last - first)), strict=True))
+            items = (_dict(pairs[at - first : to - first]) for at, to in pairwise(bounds))
+        else:
+            values = _values(column.values.slice(first, last - first))
+            items = (values[at - first : to - first] for at, to in pairwise(bounds))
+    return [item if valid else None for item, valid in zip(items, column.is_valid().to_pylist(), strict=True)]
+
+
+def _has_times(kind: pa.DataType) -> bool:
+    if pa.types.is_nested(kind):
+        return any(_has_times(kind.field(index).type) for index in range(kind.num_fields))
+    return bool(pa.types.is_date32(kind) or pa.types.is_timestamp(kind))
+
+
+def _dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise KeyError("a map has a key twice")
+    return made

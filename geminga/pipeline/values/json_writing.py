@@ -1,8 +1,10 @@
 """Columns as JSON objects, a column at a time: each becomes texts, and Arrow joins those of a row. Pure.
 
 The bytes are those that Python's encoder makes of the rows. What Arrow writes in another way (numbers that
-are very large or small, text with characters to escape, bytes, times of other zones) goes through that
-encoder, alone.
+are very large or small, text with characters to escape, bytes) goes through that encoder, alone.
+
+Times are the numbers that the definition names, as a client reads that takes a `long` for one. They were ISO
+8601, as the JVM connector writes them: Java's clients then fail at a field `long`, or take it for 0.
 """
 
 from __future__ import annotations
@@ -18,15 +20,12 @@ import pyarrow.compute as pc
 
 from geminga.pipeline.columns.protobuf_columns import Ints
 from geminga.pipeline.values.avro_encoding import has_a_key_twice
+from geminga.pipeline.values.avro_writing import python_rows
 
 _ESCAPED = r'["\\\x00-\x1f]'
 _NULL = pa.scalar("null")
 _SAME_FLOATS = (1e-4, 1e9)
 """Between them, and for 0, Arrow writes what Python writes, but for the point behind a whole number."""
-_DAYS = (-719_162, 2_932_896)
-_MICROS = (-62_135_596_800_000_000, 253_402_300_799_999_999)
-"""The first and the last that Python has, and so the only ones that are written."""
-_TIME_CHARS, _SECOND_CHARS, _T_AT = 26, 19, 10
 _ROWS_MIN = 32
 """With fewer rows, Python's encoder is faster."""
 _BYTES_MAX = 1 << 27
@@ -34,13 +33,15 @@ _BYTES_MAX = 1 << 27
 
 
 def json_rows(batch: pa.RecordBatch) -> pa.BinaryArray:
-    """Each row as a JSON object: bytes in base64, times as ISO 8601, fields that are null with null."""
+    """Each row as a JSON object: bytes in base64, times as microseconds, dates as days, fields that are null
+    with null.
+    """
     if batch.nbytes > _BYTES_MAX and batch.num_rows > 1:
         half = batch.num_rows // 2
         return pa.concat_arrays([json_rows(batch.slice(0, half)), json_rows(batch.slice(half))])
     if batch.num_rows < _ROWS_MIN:
-        text, rows = _json_struct(list(batch.schema)), batch.to_pylist(maps_as_pydicts="strict")
-        return pa.array([text(row).encode() for row in rows], pa.binary())
+        text = _json_struct(list(batch.schema))
+        return pa.array([text(row).encode() for row in python_rows(batch)], pa.binary())
     return _object(batch.columns, list(batch.schema)).cast(pa.binary())
 
 
@@ -76,10 +77,9 @@ def _in_columns(column: pa.Array) -> pa.StringArray | None:
         text = column.cast(pa.string())
         return _replaced(text, column, pc.match_substring(text, "E"))
     if pa.types.is_date32(kind):
-        days = column.view(pa.int32())
-        return _in_quotes(column.cast(pa.string())) if _within(days, _DAYS) else None
+        return column.view(pa.int32()).cast(pa.string())
     if pa.types.is_timestamp(kind):
-        return _times(column)
+        return column.cast(pa.timestamp("us", kind.tz)).view(pa.int64()).cast(pa.string())
     if pa.types.is_struct(kind) and kind.num_fields:
         text = _object(column.flatten(), list(kind))
         return pc.if_else(column.is_valid(), text, None) if column.null_count else text
@@ -89,12 +89,6 @@ def _in_columns(column: pa.Array) -> pa.StringArray | None:
         bounds = _bounds(column)
         return _enclosed(column, bounds, column.values, _texts, "[", "]")
     return None
-
-
-def _within(numbers: pa.Array, bounds: tuple[int, int]) -> bool:
-    ends = pc.min_max(numbers)
-    least, most = ends["min"].as_py(), ends["max"].as_py()
-    return least is None or (least >= bounds[0] and most <= bounds[1])
 
 
 def _in_quotes(texts: pa.StringArray) -> pa.StringArray:
@@ -124,36 +118,6 @@ def _floats(column: pa.DoubleArray) -> pa.StringArray:
     text = column.cast(pa.string())
     text = pc.if_else(whole, pc.binary_join_element_wise(text, ".0", ""), text)
     return _replaced(text, column, pa.array(~same))
-
-
-def _times(column: pa.TimestampArray) -> pa.StringArray | None:
-    """ISO 8601, with six digits of the second or none."""
-    kind = column.type
-    micros = column.view(pa.int64())
-    if kind.unit != "us" or kind.tz not in (None, "UTC", "Etc/UTC") or not _within(micros, _MICROS):
-        return None
-    filled = micros.fill_null(0)
-    text = filled.view(pa.timestamp("us")).cast(pa.string())
-    offsets = np.frombuffer(text.buffers()[1], np.int32)[text.offset : text.offset + len(text) + 1]
-    chars = np.frombuffer(text.buffers()[2], np.uint8)[int(offsets[0]) : int(offsets[-1])]
-    if len(chars) != _TIME_CHARS * len(text):
-        return None
-    suffix = np.frombuffer(b"" if kind.tz is None else b"+00:00", np.uint8)
-    width = 1 + _TIME_CHARS + len(suffix) + 1
-    table = np.empty((len(text), width), np.uint8)
-    table[:, 0] = table[:, -1] = ord('"')
-    table[:, 1 : 1 + _TIME_CHARS] = chars.reshape(-1, _TIME_CHARS)
-    table[:, 1 + _T_AT] = ord("T")
-    table[:, 1 + _TIME_CHARS : -1] = suffix
-    whole = np.asarray(filled) % 1_000_000 == 0
-    bounds = np.zeros(len(text) + 1, np.int32)
-    np.cumsum(np.where(whole, width - (_TIME_CHARS - _SECOND_CHARS), width), out=bounds[1:])
-    if whole.any():
-        kept = np.ones(table.shape, np.bool_)
-        kept[:, 1 + _SECOND_CHARS : 1 + _TIME_CHARS] = ~whole[:, None]
-        table = table[kept]
-    found = pa.StringArray.from_buffers(len(text), pa.py_buffer(bounds), pa.py_buffer(table))
-    return pc.if_else(column.is_valid(), found, None) if column.null_count else found
 
 
 def _bounds(column: pa.Array) -> Ints:
@@ -213,8 +177,6 @@ def _json_not_null(kind: pa.DataType) -> Callable[[Any], str]:
         return lambda value: json.dumps(base64.b64encode(value).decode())
     if pa.types.is_decimal(kind):
         return lambda value: format(value, "f")
-    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        return lambda value: json.dumps(value.isoformat())
     if pa.types.is_floating(kind):
         return _json_float
     return lambda value: json.dumps(value, ensure_ascii=False)

@@ -11,7 +11,13 @@ import pyarrow as pa
 import pytest
 
 from geminga.pipeline.values.avro_encoding import encoded_records
-from geminga.pipeline.values.avro_writing import BadColumns, _avro_row_by_row, avro_rows, record_definition
+from geminga.pipeline.values.avro_writing import (
+    BadColumns,
+    _avro_row_by_row,
+    avro_rows,
+    python_rows,
+    record_definition,
+)
 from geminga.pipeline.values.json_writing import _json_struct, json_rows
 
 SIMPLE: tuple[pa.DataType, ...] = (
@@ -95,7 +101,7 @@ def test_json_is_that_of_the_encoder_of_rows(seed: int) -> None:
     whole = pa.RecordBatch.from_pylist(rows * 2, schema=schema)
     text = _json_struct(list(schema))
     for batch in (whole, whole.slice(3, 33), whole.slice(7, 5), whole.slice(7, 0)):
-        expected = [text(row) for row in batch.to_pylist(maps_as_pydicts="strict")]
+        expected = [text(row) for row in python_rows(batch)]
         found = json_rows(batch)
         found.validate(full=True)
         assert [each.decode() for each in found.to_pylist()] == expected

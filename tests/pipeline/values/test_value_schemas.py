@@ -22,7 +22,7 @@ from geminga.pipeline.errors import PipelineError
 from geminga.pipeline.topics.planning import plan_batch
 from geminga.pipeline.topics.rows import read_range
 from geminga.pipeline.values.avro_shapes import TIME, shape_of
-from geminga.pipeline.values.avro_writing import BadColumns, avro_rows, record_definition
+from geminga.pipeline.values.avro_writing import BadColumns, _avro_row_by_row, avro_rows, record_definition
 from geminga.pipeline.values.decoding import ValueDecoder, json_values
 from geminga.pipeline.values.json_writing import json_rows
 from geminga.pipeline.values.schemas import schema_of, value_fields
@@ -112,6 +112,37 @@ def test_json_rows_are_read_back() -> None:
     json.loads(rows[0].as_py())
     odd = pa.RecordBatch.from_pydict({"f": [float("nan"), float("inf"), 1e300]})
     assert json_rows(odd).to_pylist() == [b'{"f":"NaN"}', b'{"f":"Infinity"}', b'{"f":1e+300}']
+
+
+FAR = 1 << 62
+"""Microseconds: in a year that Python's times do not have."""
+
+
+@pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin"])
+@pytest.mark.parametrize("times", [1, 40])
+def test_times_are_written_as_the_numbers_that_the_definition_names(zone: str | None, times: int) -> None:
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "t": pa.array([0, FAR, None, -FAR] * times, pa.timestamp("us", zone)),
+            "d": pa.array([0, 1 << 30, None, -(1 << 30)] * times, pa.date32()),
+        }
+    )
+    found = json_rows(batch).to_pylist()
+    assert found[:4] == [
+        b'{"t":0,"d":0}',
+        b'{"t":4611686018427387904,"d":1073741824}',
+        b'{"t":null,"d":null}',
+        b'{"t":-4611686018427387904,"d":-1073741824}',
+    ]
+    definition = record_definition(batch.schema)
+    assert avro_rows(batch, definition) == _avro_row_by_row(batch, definition)
+
+
+def test_names_of_fields_are_those_of_java() -> None:
+    assert record_definition(pa.schema([("Straße", pa.int32()), ("ж٣", pa.int32())]))["fields"]
+    for name in ("", "1x", "a-b", "x.y", "٣"):
+        with pytest.raises(BadColumns, match="letters, digits and _ only, and none that begins"):
+            record_definition(pa.schema([(name, pa.int32())]))
 
 
 @pytest.mark.parametrize("value_schema", ["auto", "json"])
