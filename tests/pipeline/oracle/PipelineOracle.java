@@ -41,6 +41,7 @@ import org.apache.pulsar.client.api.Reader;
 import org.apache.pulsar.client.api.ReaderBuilder;
 import org.apache.pulsar.client.api.Schema;
 import org.apache.pulsar.client.api.TypedMessageBuilder;
+import org.apache.pulsar.client.api.transaction.Transaction;
 import org.apache.pulsar.client.api.schema.GenericObject;
 import org.apache.pulsar.client.api.schema.GenericRecord;
 import org.apache.pulsar.client.api.schema.GenericRecordBuilder;
@@ -77,13 +78,23 @@ public class PipelineOracle {
         JsonNode plan = JSON.readTree(new File(arguments[0]));
         File keys = new File(arguments[2]);
         try (PulsarClient client = PulsarClient.builder().serviceUrl(arguments[1])
-                     .memoryLimit(0, org.apache.pulsar.client.api.SizeUnit.BYTES).build();
+                     .memoryLimit(0, org.apache.pulsar.client.api.SizeUnit.BYTES)
+                     .enableTransaction(has(plan, "transactions")).build();
              BufferedWriter output = Files.newBufferedWriter(Path.of(arguments[3]))) {
             for (JsonNode topic : plan) {
                 new PipelineOracle(client, topic, keys, output).run();
             }
         }
         System.exit(0);
+    }
+
+    static boolean has(JsonNode plan, String what) {
+        for (JsonNode topic : plan) {
+            if (topic.path(what).asBoolean()) {
+                return true;
+            }
+        }
+        return false;
     }
 
     final PulsarClient client;
@@ -108,7 +119,7 @@ public class PipelineOracle {
         about.put("about", name);
         List<Map<String, Object>> rows = new ArrayList<>();
         try {
-            List<Integer> accepted = produceAll();
+            List<Integer> accepted = topic.path("read_only").asBoolean() ? List.of(0) : produceAll();
             about.put("accepted", accepted);
             if (!accepted.isEmpty()) {
                 rows = readAll(topic.get("versions").get(accepted.get(accepted.size() - 1)));
@@ -158,7 +169,11 @@ public class PipelineOracle {
                 .compressionType(CompressionType.valueOf(topic.get("compression").asText()))
                 .blockIfQueueFull(true).maxPendingMessages(1000)
                 .hashingScheme(random.nextBoolean() ? HashingScheme.JavaStringHash : HashingScheme.Murmur3_32Hash);
-        int chunkBytes = topic.get("chunk_bytes").asInt();
+        boolean hasTransactions = topic.path("transactions").asBoolean();
+        int chunkBytes = hasTransactions ? 0 : topic.get("chunk_bytes").asInt();
+        if (hasTransactions) {
+            builder.sendTimeout(0, TimeUnit.SECONDS);
+        }
         if (topic.get("batching").asBoolean()) {
             builder.enableBatching(true).batchingMaxMessages(topic.get("batch_rows").asInt())
                     .batchingMaxPublishDelay(10, TimeUnit.MILLISECONDS)
@@ -174,10 +189,12 @@ public class PipelineOracle {
                     .defaultCryptoKeyReader("file://" + new File(keys, "public.pem").getAbsolutePath());
         }
         double nulls = topic.get("nulls").asDouble();
+        List<Transaction> open = new ArrayList<>();
         try (Producer producer = builder.create()) {
             for (int row = 0; row < count; row++) {
                 boolean isPair = version.get("kind").asText().equals("KEY_VALUE");
-                TypedMessageBuilder message = producer.newMessage();
+                Transaction within = hasTransactions ? oneOf(open) : null;
+                TypedMessageBuilder message = within == null ? producer.newMessage() : producer.newMessage(within);
                 message.value(!isPair && random.nextDouble() < nulls ? null : randomWhole(version, schema, nulls));
                 if (!(isPair && version.get("encoding").asText().equals("SEPARATED"))) {
                     addKey(message);
@@ -194,6 +211,34 @@ public class PipelineOracle {
                 message.sendAsync();
             }
             producer.flush();
+            while (!open.isEmpty()) {
+                end(open);
+            }
+        }
+    }
+
+    /** A transaction that is open, with others or alone; null outside of them. Some end before. */
+    Transaction oneOf(List<Transaction> open) throws Exception {
+        if (!open.isEmpty() && random.nextInt(6) == 0) {
+            end(open);
+        }
+        int chosen = random.nextInt(4);
+        if (chosen == 0) {
+            return null;
+        }
+        if (open.size() < chosen) {
+            open.add(client.newTransaction().withTransactionTimeout(5, TimeUnit.MINUTES).build().get());
+        }
+        return open.get(random.nextInt(open.size()));
+    }
+
+    void end(List<Transaction> open) throws Exception {
+        Transaction one = open.remove(random.nextInt(open.size()));
+        if (random.nextInt(3) == 0) {
+            one.abort().get();
+            about.merge("aborted", 1, (before, more) -> (Integer) before + (Integer) more);
+        } else {
+            one.commit().get();
         }
     }
 

@@ -2,14 +2,16 @@
 
     python -m tests.pipeline.oracle --topics 300 --seed 1                a Geminga of its own
     python -m tests.pipeline.oracle --topics 300 --url pulsar://localhost:6650 --web http://localhost:8080
+    python -m tests.pipeline.oracle --transactions --url ... --web ...     a real Pulsar that has transactions
     python -m tests.pipeline.oracle --topics 20 --seed 1 --only 7 --without-spark      one topic again
 
 `plans.py` draws topics: schemas of every kind with up to four versions, classes of which the client makes
 the schema, batches, compression, nulls, keys, properties, chunked and encrypted messages.
 `PipelineOracle.java` writes random messages to them, reads them with the latest schema as the client's
 generic records, and prints what it read. Each is then read by `read_topic` and, unless that fails, by a batch
-query of Spark in splits and by a stream in micro-batches. A difference is printed with the topic, its schema,
-the message and both values, and the exit code is then 1.
+query of Spark in splits and by a stream in micro-batches. Spark also writes each to another topic: the Java
+client reads the same there, in the same order, and so does `read_topic` (`copies.py`). A difference is
+printed with the topic, its schema, the message and both values, and the exit code is then 1.
 
 Needs a JDK of 17 or newer, and the jars of `org.apache.pulsar:pulsar-client-original` with what they depend
 on: in the directory that `--jars` or `REFERENCE_PULSAR_JARS` names, as for `tests/oracle`.
@@ -37,6 +39,7 @@ from tests.e2e.admin_http import Admin
 from tests.e2e.broker_process import BrokerProcess, Endpoints
 from tests.e2e.tours.tour import JARS
 from tests.pipeline.oracle.canonical import MORE, Place, Row, differences, expected_rows, rows_of
+from tests.pipeline.oracle.copies import SUFFIX, changes, count_sequence_ids, plan_of
 from tests.pipeline.oracle.plans import Plan, plans
 
 PROGRAM = Path(__file__).with_name("PipelineOracle.java")
@@ -78,14 +81,17 @@ class Report:
         try:
             found = rows_of(read(), topic.names)
         except Exception as error:
-            self.counts[f"topics that raise, {way}"] += 1
             self._unreadable.add(topic.name)
-            self._differs(way, topic, [f"{type(error).__name__}: {_reason(error)}"])
+            self.fails(way, topic, error)
             return
         self.counts[f"rows compared, {way}"] += len(found)
-        self._differs(way, topic, list(differences(topic.expected, found)))
+        self.differs(way, topic, list(differences(topic.expected, found)))
 
-    def _differs(self, way: str, topic: Topic, lines: list[str]) -> None:
+    def fails(self, way: str, topic: Topic, error: Exception) -> None:
+        self.counts[f"topics that raise, {way}"] += 1
+        self.differs(way, topic, [f"{type(error).__name__}: {_reason(error)}"])
+
+    def differs(self, way: str, topic: Topic, lines: list[str]) -> None:
         if not lines:
             return
         self.counts[f"topics that differ, {way}"] += 1
@@ -138,8 +144,9 @@ def make_namespace(admin: Admin, name: str, topics: Sequence[Plan]) -> None:
         ("PUT", f"{path}/schemaCompatibilityStrategy", "BACKWARD_TRANSITIVE"),
         ("POST", f"{path}/retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}),
         *(
-            ("PUT", f"/admin/v2/{plan['topic'].replace('://', '/')}/partitions", plan["partitions"])
+            ("PUT", f"/admin/v2/{topic.replace('://', '/')}/partitions", plan["partitions"])
             for plan in topics
+            for topic in (plan["topic"], plan["topic"] + SUFFIX)
             if plan["partitions"]
         ),
     ):
@@ -175,6 +182,32 @@ def java_rows(url: str, jars: Path, directory: Path, topics: Sequence[Plan], pri
     return found
 
 
+def check_copies(
+    endpoints: Endpoints, jars: Path, directory: Path, topics: Sequence[Topic], report: Report
+) -> None:
+    """What Spark wrote back: the Java client reads the same rows there, and `read_topic` what that reads."""
+    url, admin = endpoints.service_url, Admin(endpoints.web_url)
+    schemas = [
+        admin.get(f"/admin/v2/schemas/{topic.name.split('://')[1]}{SUFFIX}/schema") for topic in topics
+    ]
+    given = [
+        plan_of(topic.plan, answer.json() if answer.status == 200 else None)
+        for topic, answer in zip(topics, schemas, strict=True)
+    ]
+    copies = java_rows(url, jars, directory, given, directory / "private.pem")
+    for topic, copy in zip(topics, copies, strict=True):
+        failed = copy.about.get("failed") or (copy.bad_in_java and copy.bad_in_java[0]["error"])
+        if failed:
+            report.differs("written back", topic, [f"Java does not read it: {failed[:1500]}"])
+            continue
+        report.counts["rows written back"] += len(copy.expected)
+        report.differs("written back", topic, list(changes(topic.plan, topic.expected, copy.expected)))
+        count_sequence_ids(copy.expected)
+        report.compare(
+            "read_topic of what was written back", copy, lambda each=copy: read_directly(url, each)
+        )
+
+
 @contextlib.contextmanager
 def broker(flags: argparse.Namespace, directory: Path) -> Iterator[Endpoints]:
     if flags.url:
@@ -208,6 +241,7 @@ def check_java(report: Report, topics: Sequence[Topic]) -> list[Topic]:
             print(f"  schemas {topic.schema}")
         else:
             report.counts["rows"] += len(topic.expected)
+            report.counts["transactions aborted"] += topic.about.get("aborted", 0)
             kept.append(topic)
     return kept
 
@@ -222,6 +256,7 @@ def main() -> int:
     parser.add_argument("--url", help="a broker that runs; else one is started")
     parser.add_argument("--web", help="its admin API")
     parser.add_argument("--jars", type=Path, default=JARS, help="the directory of the Java client's jars")
+    parser.add_argument("--transactions", action="store_true", help="some topics have transactions")
     parser.add_argument("--without-spark", action="store_true", help="read_topic only")
     parser.add_argument("--show-refused", action="store_true", help="why the broker refused versions")
     flags = parser.parse_args()
@@ -232,7 +267,7 @@ def main() -> int:
         directory = Path(name)
         with broker(flags, directory) as endpoints:
             namespace = f"public/oracle-{flags.seed}-{os.getpid()}"
-            drawn = plans(flags.seed, flags.topics, namespace)
+            drawn = plans(flags.seed, flags.topics, namespace, transactions=flags.transactions)
             if flags.only:
                 drawn = [drawn[number] for number in flags.only]
             make_namespace(Admin(endpoints.web_url), namespace, drawn)
@@ -252,7 +287,8 @@ def main() -> int:
                 from tests.pipeline.oracle.on_spark import compare_on_spark
 
                 readable = [topic for topic in topics if report.is_readable(topic)]
-                compare_on_spark(endpoints.service_url, readable, report)
+                written = compare_on_spark(endpoints.service_url, readable, report)
+                check_copies(endpoints, flags.jars, directory, written, report)
     for what, count in sorted(report.counts.items()):
         print(f"{count:9,} {what}")
     return 1 if report.has_any or report.counts["topics that fail in Java"] else 0

@@ -131,19 +131,20 @@ def differences(expected: dict[Place, Row], found: dict[Place, Row]) -> Iterator
         if ours is None:
             yield f"{place}: missing here, Java has {_text(row)}"
             continue
-        for path, its, our in _differing("", row, ours):
+        for path, its, our in differing(row, ours):
             yield f"{place} id {row['id']} {path}: Java {_text(its)}, here {_text(our)}"
     for place in found.keys() - expected.keys():
         yield f"{place}: Java has no such message, here {_text(found[place])}"
 
 
-def _differing(path: str, its: Any, ours: Any) -> Iterator[tuple[str, Any, Any]]:
+def differing(its: Any, ours: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Where within two values, and what is there in each."""
     if isinstance(its, dict) and isinstance(ours, dict):
         for name in its.keys() | ours.keys():
-            yield from _differing(f"{path}.{name}", its.get(name), ours.get(name))
+            yield from differing(its.get(name), ours.get(name), f"{path}.{name}")
     elif isinstance(its, list) and isinstance(ours, list) and len(its) == len(ours):
         for index, (one, other) in enumerate(zip(its, ours, strict=True)):
-            yield from _differing(f"{path}[{index}]", one, other)
+            yield from differing(one, other, f"{path}[{index}]")
     elif type(its) is not type(ours) or _plain(its) != _plain(ours):
         yield path, its, ours
 

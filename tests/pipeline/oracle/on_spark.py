@@ -1,4 +1,5 @@
-"""The same topics read by Spark: a batch query in splits, and a stream in limited micro-batches.
+"""The same topics read by Spark: a batch query in splits, and a stream in limited micro-batches. Each is also
+written back, to a topic of its own.
 
 A job costs more than the rows of a topic do, so one query reads several topics: each is a struct in a column
 of its own, null in the rows of the others.
@@ -16,6 +17,7 @@ from pyspark.sql import functions
 
 from geminga.pipeline.spark.pieces import started
 from tests.pipeline.conftest import SHORT_LIVED
+from tests.pipeline.oracle.copies import options_of
 
 if TYPE_CHECKING:
     from tests.pipeline.oracle.__main__ import Report, Topic
@@ -27,7 +29,8 @@ TRIGGERS: Final = 3
 Tables = list[pa.Table]
 
 
-def compare_on_spark(url: str, topics: Sequence[Topic], report: Report) -> None:
+def compare_on_spark(url: str, topics: Sequence[Topic], report: Report) -> list[Topic]:
+    """Returns the topics that were written back."""
     spark = started(
         "local[2]", {"spark.sql.shuffle.partitions": "1", "spark.driver.memory": "1g"} | SHORT_LIVED
     )
@@ -36,6 +39,7 @@ def compare_on_spark(url: str, topics: Sequence[Topic], report: Report) -> None:
             group = topics[first : first + TOPICS_OF_A_QUERY]
             _compare("Spark batch", group, functools.partial(_batch, spark, url), report)
             _compare("Spark stream", group, functools.partial(_stream, spark, url), report)
+        return [topic for topic in topics if _write_back(spark, url, topic, report)]
     finally:
         spark.stop()
 
@@ -78,6 +82,19 @@ def _stream(spark: Any, url: str, topics: Sequence[Topic]) -> Tables:
         )
         query.awaitTermination()
     return _apart(pa.concat_tables(found), len(topics))
+
+
+def _write_back(spark: Any, url: str, topic: Topic, report: Report) -> bool:
+    """Whether it could be. One task writes the messages of a partition in the order of the topic."""
+    frame = _source(spark.read, url, topic).option("splitsPerPartition", 1).load().coalesce(1)
+    try:
+        frame.write.format("pulsar").option("service.url", url).options(**options_of(topic.plan)).mode(
+            "append"
+        ).save()
+    except Exception as error:
+        report.fails("written back", topic, error)
+        return False
+    return True
 
 
 def _source(reader: Any, url: str, topic: Topic) -> Any:

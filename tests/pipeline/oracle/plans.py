@@ -34,9 +34,13 @@ Plan = dict[str, Any]
 """Of one topic, as the Java program takes it."""
 
 
-def plans(seed: int, count: int, namespace: str) -> list[Plan]:
-    """Each follows from the seed and its own number alone."""
-    return [_plan(random.Random(f"{seed}-{number}"), number, namespace) for number in range(count)]
+def plans(seed: int, count: int, namespace: str, *, transactions: bool = False) -> list[Plan]:
+    """Each follows from the seed and its own number alone. `transactions`: two topics of three have some."""
+    return [
+        _plan(random.Random(f"{seed}-{number}"), number, namespace)
+        | {"transactions": transactions and number % 3 > 0}
+        for number in range(count)
+    ]
 
 
 def _plan(rng: random.Random, number: int, namespace: str) -> Plan:
