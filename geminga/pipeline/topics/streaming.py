@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +15,13 @@ from geminga.pipeline.topics.acknowledging import Subscriptions
 from geminga.pipeline.topics.admission import advance
 from geminga.pipeline.topics.offset_options import EARLIEST_TEXT, of_topic
 from geminga.pipeline.topics.options import Options
-from geminga.pipeline.topics.planning import added_by, check_topics, partitions, sizes_by, split
+from geminga.pipeline.topics.planning import (
+    added_by,
+    check_topics,
+    partitions,
+    sizes_by,
+    split,
+)
 from geminga.pipeline.topics.publish_times import MessageIdsByTime, Published
 from geminga.pipeline.topics.ranges import Range, UnknownEnd
 from geminga.pipeline.topics.splitting import SPLITTING_OFFSETS, Splitting
@@ -23,7 +30,7 @@ from geminga.pipeline.triggers.ledger_ends import LedgerEnds
 from geminga.pipeline.triggers.ledgers import Ledgers
 from geminga.pipeline.triggers.samples import Limit
 from geminga.pipeline.triggers.sampling import Sampling, Unread
-from geminga.pipeline.triggers.waiting import Waiting
+from geminga.pipeline.triggers.waiting import Rest, Waiting
 from geminga.pipeline.triggers.windows import Window
 from geminga.pipeline.values.schemas import TopicSchema, with_topics
 
@@ -37,6 +44,11 @@ it was chosen; and `ENDED`, if something is known.
 ENDED = "endedLedgers"
 """Which ledgers ended at these offsets, as `LedgerEnds` writes it. Older checkpoints have nothing of it."""
 _NO_TOPICS = (*SPLITTING_OFFSETS, ENDED)
+
+
+def _wait(seconds: float) -> None:
+    if seconds > 0:
+        threading.Event().wait(seconds)
 
 
 def _message_ids(offsets: Offsets | None) -> dict[str, MessageId]:
@@ -68,6 +80,9 @@ class StreamPlan:
         self._subscriptions = (
             Subscriptions(self._questions.brokers, options.subscription_of) if options.acknowledges else None
         )
+        self._rest = Rest()
+        self._lasts: dict[str, Last] | None = None
+        """What the last `latest` was told, until it is reported."""
         self._target: dict[str, Last] | None = None
         """The ends of the topics when a run over the available messages began."""
         self._turn = 0
@@ -110,17 +125,28 @@ class StreamPlan:
 
     def latest(self, start: Offsets | None, *, limited: bool) -> Offsets:
         """The offsets up to which to read from `start`; with `limited`, within maxRowsPerTrigger and
-        maxBytesPerTrigger.
+        maxBytesPerTrigger. If the last call found nothing and was just now, it rests first.
 
         Everything before `start` is finished, so it is acknowledged. Raises `DataLost`, and `SchemaMismatch`
         for a topic that has appeared with messages of another schema.
         """
         if start is not None:
             self.acknowledge(start)
+        if self._target is None:
+            _wait(self._rest.left_s(_CLOCK.monotonic_s()))
+        begun_s = _CLOCK.monotonic_s()
+        found = self._latest(start, limited=limited)
+        self._rest.asked(begun_s, _CLOCK.monotonic_s(), found=found is not start)
+        return found
+
+    def _latest(self, start: Offsets | None, *, limited: bool) -> Offsets:
+        """`start` itself if there is nothing new."""
         options = self._options
         known = _message_ids(start)
         self._ends_of_ledgers.adopt((start or {}).get(ENDED), known)
-        lasts = self._target if self._target is not None else self._all_lasts(known)
+        lasts = self._target
+        if lasts is None:
+            self._lasts = lasts = self._all_lasts(known)
         self._compare_schemas(lasts)
         ranges = {
             topic: self._range(topic, known.get(topic, EARLIEST), last) for topic, last in lasts.items()
@@ -221,10 +247,12 @@ class StreamPlan:
 
     def report(self) -> dict[str, Any] | None:
         """The ends of the topics and the lag of the last micro-batch, for the query's progress; None if they
-        are unknown now.
+        are unknown now. Spark wants it after each `latest`, whose answers then serve twice.
         """
         try:
-            lasts = self._all_lasts({})
+            lasts, self._lasts = self._lasts, None
+            if lasts is None:
+                lasts = self._all_lasts({})
             found: dict[str, Any] = {topic: str(last.end) for topic, last in lasts.items()}
             return found | {BEHIND: totals(self._lags(lasts))}
         except PipelineError:

@@ -4,7 +4,8 @@
 for the last entry before each ledger, which reads no messages. A `Window` (`windows.py`) counts the entries
 between two message ids. `samples.py` estimates from the metadata of single entries how many rows and bytes a
 window has and how far a limit reaches into it; `sampling.py` decides which entries to look at. `waiting.py`
-delays a micro-batch until there are enough rows, `lag.py` computes how far behind a query is.
+delays a micro-batch until there are enough rows, and lets brokers rest between triggers that find nothing;
+`lag.py` computes how far behind a query is.
 
 It exists apart from `topics` so that what a limit admits can be tested without a broker: windows, samples,
 waiting and lag are pure. A driver that admits a micro-batch must not read what its workers will read.

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from geminga.clock import RealClock
 from geminga.pipeline.client.topic_questions import TopicQuestions
 from geminga.pipeline.columns.message_id import EARLIEST
 from geminga.pipeline.errors import Access, PipelineError
+from geminga.pipeline.topics import streaming
 from geminga.pipeline.topics.planning import plan_batch
 from geminga.pipeline.topics.streaming import Offsets, StreamPlan
 from tests.e2e.admin_http import Admin, topic_path
@@ -45,6 +47,19 @@ class Sockets:
                 return size
 
         monkeypatch.setattr(socket, "socket", Counting)
+
+
+class Stepping(RealClock):
+    """Goes on by a step each time that it is looked at."""
+
+    STEP_S = 0.0625
+
+    def __init__(self) -> None:
+        self._now_s = 0.0
+
+    def monotonic_s(self) -> float:
+        self._now_s += self.STEP_S
+        return self._now_s
 
 
 @pytest.fixture
@@ -254,3 +269,51 @@ def test_the_report_tells_how_far_a_stream_is_behind(
         }
     finally:
         plan.close()
+
+
+def test_triggers_that_find_nothing_let_brokers_rest(
+    topics: Topics, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's default trigger asks again at once."""
+    rests: list[float] = []
+    monkeypatch.setattr(streaming, "_wait", rests.append)
+    monkeypatch.setattr(streaming, "_CLOCK", Stepping())
+    topics.write(topic, {"value": [b"a"]})
+    plan = StreamPlan(topics.options(topic, startingOffsets="earliest"))
+    try:
+        end = plan.latest(plan.initial(), limited=True)
+        assert plan.latest(end, limited=True) == end
+        topics.write(topic, {"value": [b"b"]})
+        assert plan.latest(end, limited=True) != end
+        plan.latest(end, limited=True)
+    finally:
+        plan.close()
+    assert rests == [0.0, 0.0, 8 * Stepping.STEP_S, 0.0]
+
+
+def test_a_trigger_and_its_report_ask_once(
+    topics: Topics, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    lasts = TopicQuestions.lasts
+
+    def counting(self: TopicQuestions, names: Any) -> Any:
+        asked.extend(names := list(names))
+        return lasts(self, names)
+
+    monkeypatch.setattr(TopicQuestions, "lasts", counting)
+    topics.write(topic, {"value": [b"a"]})
+    plan = StreamPlan(topics.options(topic, startingOffsets="earliest"))
+    try:
+        end = plan.latest({topic: str(EARLIEST)}, limited=True)
+        assert plan.report() == {
+            topic: end[topic],
+            "behind": {"rows": 0, "bytes": 0, "entries": 0, "rowsOfWorstPartition": 0},
+        }
+        assert asked == [topic]
+        topics.write(topic, {"value": [b"b"]})
+        report = plan.report()
+    finally:
+        plan.close()
+    assert report is not None
+    assert report["behind"]["rows"] == 1
