@@ -23,7 +23,7 @@ from geminga.pipeline.topics.prefixed_options import (
     access_of,
 )
 from geminga.pipeline.topics.ranges import UnknownEnd
-from geminga.pipeline.topics.splitting import AS_WORTH, Splitting
+from geminga.pipeline.topics.splitting import AS_WORTH, SPLITS_OF_OPTIONS_MAX, Splitting
 from geminga.pipeline.triggers.waiting import DEFAULT_DELAY_S
 from geminga.pipeline.values.rules import DEFAULT_RULES, MODES, OUT_OF_RANGE, Mode, OutOfRange, ValueRules
 from geminga.pipeline.values.written_schemas import PAIR_ENCODINGS, VALUE_SCHEMAS
@@ -36,6 +36,8 @@ TASK_ORDERS = ("given", "content")
 STRATEGIES = ("latest", "error")
 UNKNOWN_ENDS = ("fail", "warn")
 _BATCH_ROWS = 1000
+_NUMBER_MAX = 2**63 - 1
+"""What the JVM holds, and Spark's own word for no limit."""
 _MEMORY_LIMIT_BYTES, _MEMORY_LIMIT_BYTES_MIN = 64 * MIB, MIB
 
 _TOPICS = ("topic", "topics", "topicspattern")
@@ -276,7 +278,7 @@ def _memory_limit(values: _Values, client: Settings) -> int:
 
 
 def _splitting(values: _Values) -> Splitting:
-    of_each = values.number("splitsperpartition", 0, 0) or 0
+    of_each = values.number("splitsperpartition", 0, 0, SPLITS_OF_OPTIONS_MAX) or 0
     for name in ("minpartitions", "maxrecordsperpartition"):
         if of_each and values.number(name, None, 1) is not None:
             raise BadOption(
@@ -285,7 +287,7 @@ def _splitting(values: _Values) -> Splitting:
             )
     return Splitting(
         of_each,
-        of_all_min=values.number("minpartitions", 0, 1) or 0,
+        of_all_min=values.number("minpartitions", 0, 1, SPLITS_OF_OPTIONS_MAX) or 0,
         rows_max=values.number("maxrecordsperpartition", 0, 1) or 0,
     )
 
@@ -364,7 +366,7 @@ class _Values:
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = options
 
-    def number(self, name: str, default: int | None, minimum: int) -> int | None:
+    def number(self, name: str, default: int | None, minimum: int, maximum: int = _NUMBER_MAX) -> int | None:
         given = self._options.get(name)
         if given is None:
             return default
@@ -372,9 +374,10 @@ class _Values:
             value = int(given)
         except ValueError:
             value = minimum - 1
-        if value < minimum:
+        if not minimum <= value <= maximum:
             raise BadOption(
                 f"option {_shown(name)} is {given!r}; expected a whole number of at least {minimum}"
+                + (f" and at most {maximum}" if value > maximum else "")
             )
         return value
 

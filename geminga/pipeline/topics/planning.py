@@ -10,6 +10,7 @@ from dataclasses import replace
 from geminga.clock import RealClock
 from geminga.limits import MESSAGE_BYTES_MAX
 from geminga.pipeline.client.admin_http import added_of_all, ledgers_of_all
+from geminga.pipeline.client.shared_connection import EntryFacts
 from geminga.pipeline.client.topic_questions import TopicQuestions
 from geminga.pipeline.client.topics import Last, Ledger, matching
 from geminga.pipeline.columns.message_id import EARLIEST, LATEST, MessageId
@@ -19,11 +20,12 @@ from geminga.pipeline.topics.options import Options
 from geminga.pipeline.topics.pruning import EVERYTHING, Pruning
 from geminga.pipeline.topics.publish_times import MessageIdsByTime, Published
 from geminga.pipeline.topics.ranges import Range
-from geminga.pipeline.topics.splits import SPLIT_BYTES, cut, looks
-from geminga.pipeline.topics.splitting import AS_WORTH, WHOLE, Splitting
+from geminga.pipeline.topics.splits import SPLIT_BYTES, cut, looks, splits_wanted
+from geminga.pipeline.topics.splitting import AS_WORTH, SPLITS_OF_OPTIONS_MAX, WHOLE, Splitting
 from geminga.pipeline.triggers.ledger_ends import AllAdded
 from geminga.pipeline.triggers.ledgers import Ledgers, Sizes
 from geminga.pipeline.triggers.samples import Samples
+from geminga.pipeline.triggers.windows import Window
 
 _PAUSE_SECONDS = 0.5
 
@@ -162,20 +164,55 @@ def cut_ranges(
         if splitting != WHOLE and not (splitting == AS_WORTH and _is_small(wanted))
     }
     ledgers = Ledgers(questions, sizes_by(options)).between(sought)
-    return split([(wanted, ledgers.get(wanted.topic) or []) for wanted, _ in found], splitting, questions)
+    known = [(wanted, ledgers.get(wanted.topic) or []) for wanted, _ in found]
+    check_splits(known, splitting, questions)
+    return split(known, splitting, questions)
 
 
 def split(
     found: Sequence[tuple[Range, Sequence[Ledger]]], splitting: Splitting, questions: TopicQuestions
 ) -> list[Range]:
     """As `cut`, with the samples that it needs. Ranges without ledgers stay whole. Raises `PipelineError`."""
+    return cut(found, splitting, _samples(found, splitting, questions))
+
+
+def check_splits(
+    found: Sequence[tuple[Range, Sequence[Ledger]]], splitting: Splitting, questions: TopicQuestions
+) -> None:
+    """Raises `BadOption` if the options ask for more splits than a driver can keep. A stream checks that
+    before its checkpoint has the offsets: after that, a micro-batch has to have the splits that it had.
+    """
+    entries = sum(Window.between(each.start, each.end, ledgers).entries for each, ledgers in found)
+    if entries <= SPLITS_OF_OPTIONS_MAX:
+        return
+    samples = _samples(found, splitting, questions)
+    count = splits_wanted(found, splitting, samples)
+    if count <= SPLITS_OF_OPTIONS_MAX:
+        return
+    too_many = (
+        f"the {entries:,} entries would be about {count:,} splits, and {SPLITS_OF_OPTIONS_MAX:,} is the most"
+    )
+    if not splitting.rows_max:
+        raise BadOption(f"option splitsPerPartition is {splitting.of_each}: {too_many}. Lower it")
+    enough = splitting.rows_max
+    while splits_wanted(found, replace(splitting, rows_max=enough), samples) > SPLITS_OF_OPTIONS_MAX:
+        enough *= 2
+    raise BadOption(
+        f"option maxRecordsPerPartition is {splitting.rows_max}: {too_many}. Raise it to {enough}, or let a "
+        "stream read less at once (maxRowsPerTrigger)"
+    )
+
+
+def _samples(
+    found: Sequence[tuple[Range, Sequence[Ledger]]], splitting: Splitting, questions: TopicQuestions
+) -> dict[str, list[EntryFacts]]:
     samples: dict[str, Samples] = {}
     if splitting.rows_max:
         asked = looks(found)
         for (topic, _), facts in zip(asked, questions.first_entries(asked), strict=True):
             if facts is not None:
                 samples.setdefault(topic, Samples()).add(facts)
-    return cut(found, splitting, {topic: some.entries for topic, some in samples.items()})
+    return {topic: some.entries for topic, some in samples.items()}
 
 
 def _is_small(wanted: Range) -> bool:

@@ -79,6 +79,26 @@ def cut(
     ]
 
 
+def splits_wanted(
+    found: Sequence[tuple[Range, Sequence[Ledger]]],
+    splitting: Splitting,
+    samples: Mapping[str, Sequence[EntryFacts]] | None = None,
+) -> int:
+    """About how many parts `cut` would make because the options say so, without making them."""
+    count = 0
+    typical = _typical(samples or {})
+    for wanted, ledgers in found:
+        window = Window.between(wanted.start, wanted.end, ledgers)
+        if splitting.rows_max:
+            some = pieces(window, list((samples or {}).get(wanted.topic) or typical))
+            for each in some:
+                of_part = max(int(splitting.rows_max / max(each.rows, _ALMOST) + _ALMOST), 1)
+                count += -(-each.entries // of_part)
+        else:
+            count += min(splitting.of_each, window.entries)
+    return count
+
+
 def looks(found: Sequence[tuple[Range, Sequence[Ledger]]]) -> list[tuple[str, MessageId]]:
     """Of which entries `cut` gets samples. They depend on the ranges alone, so that the same ranges are cut
     in the same way. One entry in a hundred at most, and one of each of the largest ranges.

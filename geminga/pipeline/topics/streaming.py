@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from geminga.clock import RealClock
@@ -17,6 +18,7 @@ from geminga.pipeline.topics.offset_options import EARLIEST_TEXT, of_topic
 from geminga.pipeline.topics.options import Options
 from geminga.pipeline.topics.planning import (
     added_by,
+    check_splits,
     check_topics,
     partitions,
     sizes_by,
@@ -164,12 +166,25 @@ class StreamPlan:
         self._ends = _message_ids(ends)
         if start is not None and _message_ids(start) == self._ends:
             return start  # nothing new: other options are no news
+        self._check_splits(ranges)
         self._ends_of_ledgers.learn(self._ends, lasts)
         self._note_ends_of_ledgers(lasts)
         ended = self._ends_of_ledgers.text(self._ends)
         if ended is not None:
             ends[ENDED] = ended
         return ends | options.splitting.offsets()
+
+    def _check_splits(self, ranges: Mapping[str, Range]) -> None:
+        splitting = self._options.splitting
+        if not splitting.of_each and not splitting.rows_max:
+            return
+        wanted = [
+            replace(each, end=self._ends[topic])
+            for topic, each in ranges.items()
+            if each.start < self._ends[topic]
+        ]
+        ledgers = self._ledgers.between({each.topic: (each.start, each.end) for each in wanted})
+        check_splits([(each, ledgers[each.topic] or []) for each in wanted], splitting, self._questions)
 
     def _note_ends_of_ledgers(self, lasts: Mapping[str, Last]) -> None:
         """Ledgers at whose ends a limit happens to lie."""

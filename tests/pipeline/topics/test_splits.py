@@ -21,6 +21,7 @@ from geminga.pipeline.topics.splits import (
     cut,
     looks,
     row_borders,
+    splits_wanted,
 )
 from geminga.pipeline.topics.splitting import AS_WORTH, Splitting
 from geminga.pipeline.triggers.samples import Piece
@@ -259,6 +260,17 @@ def test_equal_batches_are_never_too_many_rows(batch: int, entries: int, rows_ma
     of_part = max(rows_max // batch, 1)
     assert len(found) == max(-(-entries // of_part), 1)
     assert max(map(len, found)) - min(map(len, found)) <= 1
+    samples = {"t": [facts(0, batch)]}
+    wanted = splits_wanted([topic("t", entries)], Splitting(rows_max=rows_max), samples)
+    assert wanted == (len(found) if entries else 0)
+
+
+@given(st.integers(0, 60), st.integers(0, 60), st.integers(1, 80))
+def test_splits_are_counted_without_making_them(one: int, other: int, splits: int) -> None:
+    found = [topic("a", one), topic("b", other)]
+    made = sizes(found, cut(found, Splitting(splits)))
+    assert splits_wanted(found, Splitting(splits)) == sum(len(own) for own in made.values() if sum(own))
+    assert splits_wanted(found, AS_WORTH) == 0
 
 
 @given(st.lists(st.integers(1, 30), max_size=50), st.integers(1, 100), st.integers(0, 40))

@@ -12,8 +12,8 @@ import pytest
 from geminga.clock import RealClock
 from geminga.pipeline.client.topic_questions import TopicQuestions
 from geminga.pipeline.columns.message_id import EARLIEST
-from geminga.pipeline.errors import Access, PipelineError
-from geminga.pipeline.topics import streaming
+from geminga.pipeline.errors import Access, BadOption, PipelineError
+from geminga.pipeline.topics import planning, streaming
 from geminga.pipeline.topics.planning import plan_batch
 from geminga.pipeline.topics.streaming import Offsets, StreamPlan
 from tests.e2e.admin_http import Admin, topic_path
@@ -317,3 +317,47 @@ def test_a_trigger_and_its_report_ask_once(
         plan.close()
     assert report is not None
     assert report["behind"]["rows"] == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            {"maxRecordsPerPartition": "1"},
+            r"option maxRecordsPerPartition is 1: .* about 200 .*Raise it to 8,",
+        ),
+        ({"splitsPerPartition": "90"}, r"option splitsPerPartition is 90: .* about 90 splits.*Lower it"),
+    ],
+)
+def test_options_that_ask_for_too_many_splits_are_refused(
+    topics: Topics,
+    topic: str,
+    in_ledgers: list[bytes],
+    given: dict[str, str],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By a stream before its checkpoint has the offsets: what it has once planned stays as it is."""
+    monkeypatch.setattr(planning, "SPLITS_OF_OPTIONS_MAX", 60)
+    with pytest.raises(BadOption, match=said):
+        plan_batch(topics.options(topic, **given))
+    options = topics.options(topic, startingOffsets="earliest", **given)
+    plan = StreamPlan(options)
+    start: Offsets = {topic: str(EARLIEST)}
+    try:
+        with pytest.raises(BadOption, match=said):
+            plan.latest(start, limited=False)
+        planned = plan.ranges(start, read_to_the_end(topics, topic) | options.splitting.offsets())
+    finally:
+        plan.close()
+    assert [value for part in planned for value in read_values(topics, part)] == in_ledgers
+    enough = {"maxRecordsPerPartition": "8"} if "maxRecordsPerPartition" in given else {}
+    assert len(plan_batch(topics.options(topic, **enough))) <= 60
+
+
+def read_to_the_end(topics: Topics, topic: str) -> Offsets:
+    plan = StreamPlan(topics.options(topic, startingOffsets="earliest"))
+    try:
+        return plan.latest({topic: str(EARLIEST)}, limited=False)
+    finally:
+        plan.close()
