@@ -33,7 +33,8 @@ from geminga.pipeline.writing.sequences import bounds, partitions_then, sequence
 
 __all__ = ["Task", "TaskWriter", "Written"]
 
-_PRODUCERS_MAX = 1000
+_PRODUCERS_MAX = 10_000
+"""Of a task: each has a connection of its own."""
 
 
 class TaskWriter:
@@ -222,7 +223,8 @@ class TaskWriter:
     def _check_room(self, lanes: int) -> None:
         if len(self._lanes) + lanes > _PRODUCERS_MAX:
             raise PipelineError(
-                f"more than {_PRODUCERS_MAX} topics in one task; repartition by __topic first"
+                f"more than {_PRODUCERS_MAX} topics and partitions in one task; repartition by __topic or "
+                f"{PARTITION} first"
             )
 
     def _producer(self, part: str, name: str | None) -> Producer:
