@@ -249,15 +249,20 @@ class StreamPlan:
         """Exact to the message, by reading. Uses up the limit."""
         options = self._options
         found: dict[str, MessageId] = {}
-        for index, wanted in enumerate(waiting):
-            if limit.is_spent:
-                break
-            share = limit.share(len(waiting) - index)
-            before = (share.rows, share.size_bytes)
-            message_id = advance(options.access, wanted, share, poll_timeout_s=options.poll_timeout_s)
-            limit.spend((before[0] or 0) - (share.rows or 0), (before[1] or 0) - (share.size_bytes or 0))
-            if message_id > wanted.start:
-                found[wanted.topic] = message_id
+        while waiting:
+            unfinished = []
+            for index, wanted in enumerate(waiting):
+                if limit.is_spent:
+                    return found
+                share = limit.share(len(waiting) - index)
+                before = (share.rows, share.size_bytes)
+                message_id = advance(options.access, wanted, share, poll_timeout_s=options.poll_timeout_s)
+                limit.spend((before[0] or 0) - (share.rows or 0), (before[1] or 0) - (share.size_bytes or 0))
+                if message_id > wanted.start:
+                    found[wanted.topic] = message_id
+                    if message_id < wanted.end:
+                        unfinished.append(replace(wanted, start=message_id))
+            waiting = unfinished  # what those with little to read have left goes to the others
         return found
 
     def report(self) -> dict[str, Any] | None:

@@ -52,19 +52,46 @@ class Sampling:
             self._look_between(unread, share)
             self._look_inside(unread, share)
         found: dict[str, MessageId] = {}
-        for index, (topic, each) in enumerate(unread.items()):
-            message_id, admitted = self._stop(topic, each, limit.share(len(unread) - index))
-            if message_id is not None:
-                found[topic] = message_id
-                limit.spend(admitted.rows, admitted.size_bytes)
-                self._since[topic] = self._since.get(topic, 0) + admitted.entries
-            if limit.is_spent:
-                break
+        admitted: dict[str, Reach] = {}
+        waiting = list(unread)
+        while waiting:
+            before = dict(admitted)
+            for index, topic in enumerate(waiting):
+                if limit.is_spent:
+                    break
+                self._admit_more(topic, unread[topic], limit, len(waiting) - index, found, admitted)
+            # What those with little to read have left goes to the others.
+            unfinished = [
+                topic
+                for topic in waiting
+                if topic not in admitted or admitted[topic].entries < unread[topic].window.entries
+            ]
+            waiting = [] if limit.is_spent or admitted == before else unfinished
         if not found:
             topic, each = next(iter(unread.items()))
             ledger_id, entry_id = each.window.entry(0)
             found[topic] = MessageId(ledger_id, entry_id + 1, 0)
         return found
+
+    def _admit_more(
+        self,
+        topic: str,
+        unread: Unread,
+        limit: Limit,
+        parts: int,
+        found: dict[str, MessageId],
+        admitted: dict[str, Reach],
+    ) -> None:
+        """One part of so many of what is left of the limit, beyond what is admitted of the topic."""
+        before = admitted.get(topic, Reach(0, 0.0, 0.0))
+        share = limit.share(parts)
+        share.spend(-before.rows, -before.size_bytes)
+        message_id, reached = self._stop(topic, unread, share)
+        if message_id is None or reached <= before:
+            return
+        found[topic], admitted[topic] = message_id, reached
+        limit.spend(reached.rows - before.rows, reached.size_bytes - before.size_bytes)
+        self._since[topic] = self._since.get(topic, 0) + reached.entries - before.entries
 
     def size(self, topic: str, window: Window) -> Reach:
         """What all of a window is thought to hold, without looking; nothing where nothing is known."""

@@ -361,3 +361,27 @@ def read_to_the_end(topics: Topics, topic: str) -> Offsets:
         return plan.latest({topic: str(EARLIEST)}, limited=False)
     finally:
         plan.close()
+
+
+@pytest.mark.parametrize("exact", ["true", "false"])
+def test_a_micro_batch_of_a_skewed_topic_is_as_large_as_its_limit(
+    topics: Topics, admin: Admin, topic: str, exact: str
+) -> None:
+    """The large partition comes first, before it is known how little the others have."""
+    admin.create_partitions(topic, 4)
+    partitions = [0] * 100 + [1, 2, 3]
+    topics.write(
+        topic, {"value": [b"x"] * 103, "__partition": partitions}, partitioning="partition", batchRows="1"
+    )
+    options = topics.options(
+        topic, startingOffsets="earliest", maxRowsPerTrigger="43", exactRowsPerTrigger=exact
+    )
+    plan = StreamPlan(options)
+    try:
+        found = [
+            sum(len(read_values(topics, each)) for each in ranges)
+            for ranges in triggers(plan, plan.initial())
+        ]
+    finally:
+        plan.close()
+    assert found == [43, 43, 17]

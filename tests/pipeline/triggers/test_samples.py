@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -201,6 +202,26 @@ def test_many_partitions_share_a_limit_and_what_was_seen_of_a_few() -> None:
     few = sampling.admit(unread, Limit(70))
     assert sum(stored.rows(topic, EARLIEST, end) for topic, end in few.items()) <= 70
     assert few
+
+
+@pytest.mark.parametrize("large", [0, 7, 15])
+@pytest.mark.parametrize("limit", [(2000, None), (None, 20_000)])
+def test_what_small_partitions_leave_of_a_limit_goes_to_large_ones(large: int, limit: Any) -> None:
+    """Wherever the large one stands among them."""
+    stored = Stored({f"t{number}": {1: [10] * (5000 if number == large else 2)} for number in range(16)})
+    unread = {topic: stored.unread(topic) for topic in stored.topics}
+    found = Sampling(stored).admit(unread, Limit(*limit))  # type: ignore[arg-type]
+    rows = {topic: stored.rows(topic, EARLIEST, end) for topic, end in found.items()}
+    assert rows == {topic: 20 for topic in unread if topic != f"t{large}"} | {f"t{large}": 1700}
+
+
+def test_what_a_partition_leaves_is_shared_among_the_others() -> None:
+    stored = Stored({"a": {1: [10] * 500}, "b": {1: [10] * 500}, "c": {1: [10] * 4}, "d": {1: [10] * 50}})
+    unread = {topic: stored.unread(topic) for topic in stored.topics}
+    found = Sampling(stored).admit(unread, Limit(2000))  # type: ignore[arg-type]
+    rows = {topic: stored.rows(topic, EARLIEST, end) for topic, end in found.items()}
+    assert sum(rows.values()) == 2000
+    assert rows == {"a": 730, "b": 730, "c": 40, "d": 500}
 
 
 def test_bytes_that_the_admin_api_tells_need_no_look() -> None:
