@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heapreplace
@@ -174,14 +175,15 @@ def _parts(wanted: Range, ledgers: Sequence[Ledger], window: Window, firsts: Seq
     if window.entries == 0:
         return [wanted]
     closed = [each for each in ledgers if each.entries > 0 and each.ledger_id < wanted.end.ledger_id]
-    borders = [MessageId(*window.entry(first), 0) for first in firsts[1:]]
+    ids = [each.ledger_id for each in closed]
+    borders = [MessageId(*entry, 0) for entry in window.entries_at(firsts[1:])]
     starts = [wanted.start, *borders]
     ends = [*borders, wanted.end]
     return [
         replace(wanted, start=start, end=end, strict=wanted.strict or index > 0,
                 check_previous=wanted.check_previous and index == 0,
                 next_ledger=wanted.next_ledger if index == 0 else None,
-                closed=tuple(each for each in closed if start.ledger_id <= each.ledger_id <= end.ledger_id))
+                closed=tuple(closed[bisect_left(ids, start.ledger_id):bisect_right(ids, end.ledger_id)]))
         for index, (start, end) in enumerate(zip(starts, ends, strict=True))
         if start < end
     ]  # fmt: skip

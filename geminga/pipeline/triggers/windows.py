@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from geminga.pipeline.client.topics import Ledger
@@ -58,6 +58,20 @@ class Window(NamedTuple):
                 return part.ledger_id, part.first + ordinal
             ordinal -= part.last - part.first
         raise IndexError(ordinal)
+
+    def entries_at(self, ordinals: Iterable[int]) -> list[tuple[int, int]]:
+        """As `entry` of each number; the numbers ascend."""
+        found = []
+        parts = iter(self.parts)
+        part, begun = next(parts, None), 0
+        for ordinal in ordinals:
+            while part is not None and ordinal >= begun + part.last - part.first:
+                begun += part.last - part.first
+                part = next(parts, None)
+            if part is None:
+                raise IndexError(ordinal)
+            found.append((part.ledger_id, part.first + ordinal - begun))
+        return found
 
     def ordinal(self, entry: tuple[int, int]) -> int:
         """How many entries of the window come before this one."""

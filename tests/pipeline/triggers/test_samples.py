@@ -253,3 +253,15 @@ def test_the_lag_of_a_query_is_that_of_its_topics() -> None:
     }
     none = {"rows": 0, "bytes": 0, "entries": 0, "rowsOfWorstPartition": 0}
     assert totals({}) == none
+
+
+@given(st.lists(st.integers(0, 5), max_size=8))
+def test_entries_by_their_numbers(lengths: list[int]) -> None:
+    ledgers = [Ledger(2 * number, length) for number, length in enumerate(lengths)]
+    window = Window.between(EARLIEST, MessageId(2 * len(lengths), 0, 0), ledgers)
+    stored = [(each.ledger_id, number) for each in ledgers for number in range(each.entries)]
+    assert window.entries_at(range(len(stored))) == [window.entry(number) for number in range(len(stored))]
+    assert window.entries_at(range(len(stored))) == stored
+    assert window.entries_at(range(0, len(stored), 3)) == stored[::3]
+    with pytest.raises(IndexError):
+        window.entries_at([len(stored)])
