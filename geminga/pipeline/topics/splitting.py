@@ -10,9 +10,7 @@ from dataclasses import dataclass
 SPLITTING_OFFSETS = ("splitsPerPartition", "minPartitions", "maxRecordsPerPartition")
 """What `Splitting.offsets` has, beside the offsets of topics."""
 SPLITS_OF_OPTIONS_MAX = 100_000
-"""Of one read: each is a task, of which Spark's driver keeps several kilobytes, and starts a few hundred a
-second. Options may not ask for more.
-"""
+"""Of one read: each is a task of Spark, of 25 ms of CPU at least. Options may not ask for more."""
 
 
 @dataclass(frozen=True)
