@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,11 +15,13 @@ import pyarrow as pa
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from bench.pipeline.cpu import cpu_seconds, measured
 from geminga.pipeline.topics.options import parse_options
 from geminga.pipeline.writing.task_writer import Task, TaskWriter
 from tests.e2e.broker_process import BrokerProcess, Endpoints
 
-TICKS = os.sysconf("SC_CLK_TCK")
+__all__ = ["ROW_BYTES", "broker", "cpu_seconds", "fill", "jvm_pid", "measured"]
+
 ROW_BYTES = 100
 FILL_ROWS = 100_000
 
@@ -60,34 +61,3 @@ def fill(
 
 def jvm_pid(spark: Any) -> int:
     return int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
-
-
-def cpu_seconds(root: int) -> float:
-    """Of a process and all below it, those that ended included."""
-    parents: dict[int, list[int]] = {}
-    times: dict[int, float] = {}
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        try:
-            fields = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        parents.setdefault(int(fields[1]), []).append(int(name))
-        times[int(name)] = sum(map(int, fields[11:15])) / TICKS
-    total, waiting = 0.0, [root]
-    while waiting:
-        pid = waiting.pop()
-        total += times.get(pid, 0.0)
-        waiting += parents.get(pid, [])
-    return total
-
-
-@contextmanager
-def measured(root: int) -> Iterator[dict[str, float]]:
-    """Fills in `cpu` and `wall` in seconds when the block ends."""
-    found: dict[str, float] = {}
-    cpu, wall = cpu_seconds(root), time.perf_counter()
-    yield found
-    found["wall"] = time.perf_counter() - wall
-    found["cpu"] = cpu_seconds(root) - cpu
