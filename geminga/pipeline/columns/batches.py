@@ -3,9 +3,9 @@
 batch := message...                      message := size u32 | SingleMessageMetadata | payload
 
 The metadata says how long the payload is, so the messages of a batch are a chain that can only be followed
-from
-its begin. But usually many neighbours have the same sizes; a run of those is recognised at once: if message i
-is where we think, and its size fields are those of message 0, then message i+1 is where we think.
+from its begin. But often many neighbours have the same sizes; a run of those is recognised at once: if
+message i is where we think, and its size fields are those of message 0, then message i+1 is where we think.
+`chains` finds those whose sizes differ.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from geminga.errors import ProtocolError
+from geminga.pipeline.columns.chains import chain
 from geminga.pipeline.columns.entries import NO_BATCH, Entries, Flags
 from geminga.pipeline.columns.protobuf_columns import Bytes, Ints, Repeated, Spans, scan
 from geminga.wire import pulsar_pb2 as pb
@@ -30,6 +31,8 @@ _PAYLOAD_SIZE_TAG = _PAYLOAD_SIZE << 3
 _LENGTH_TAGS = (_PROPERTIES << 3 | 2, _KEY << 3 | 2)
 _RUN_MIN = 8
 """Shorter runs are not worth a numpy call."""
+_CHAIN_MIN = 32
+"""With fewer messages left, following them one by one is faster."""
 _U32 = struct.Struct(">I")
 
 
@@ -193,6 +196,7 @@ def _follow(
     """Find the `count` messages of the batch raw[at:end]; they become the rows from `row` on."""
     unpack = _U32.unpack_from
     last = row + count
+    looks_for_chains = True
     while row < last:
         if end - at < 6:
             raise ProtocolError("a batch that ends before its last message")
@@ -233,6 +237,18 @@ def _follow(
             payload_bytes[rows] = size
         row += run
         at += run * stride
+        if run < left and fixed and looks_for_chains and last - row >= _CHAIN_MIN:
+            found = chain(data, at, end, last - row, _PAYLOAD_SIZE_TAG)
+            length = 0 if found is None else len(found.at)
+            # Each look takes the rest of the batch: few of them may end early.
+            looks_for_chains = 2 * length >= last - row
+            if found is not None:
+                rows = slice(row, row + length)
+                head_at[rows] = found.at + 4
+                head_end[rows] = payload_at[rows] = found.payload_at
+                payload_bytes[rows] = found.payload_bytes
+                row += length
+                at = found.end
 
 
 def _same_rows(table: Bytes) -> int:

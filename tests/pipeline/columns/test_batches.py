@@ -200,6 +200,64 @@ def test_a_payload_that_looks_like_the_next_message_does_not_mislead() -> None:
     assert [row["value"] for row in decode(message_frame(payload, metadata_of(100)))] == values
 
 
+SIZES = (0, 3, 9, 126, 127, 128, 300, 16_383, 16_384, 70_000)
+
+
+def test_sizes_that_differ_from_message_to_message() -> None:
+    source = random.Random(5)
+    values = [source.randbytes(source.choice(SIZES)) for _ in range(400)]
+    payload = b"".join(single(value, sequence_id=index) for index, value in enumerate(values))
+    rows = decode(message_frame(payload, metadata_of(len(values))))
+    assert [row["value"] for row in rows] == values
+    assert [row["__sequenceId"] for row in rows] == list(range(400))
+
+
+def test_payloads_that_look_like_messages_among_sizes_that_differ() -> None:
+    """What looks like a message may say that it ends anywhere: at a true one, within one, or nowhere."""
+    source = random.Random(6)
+    looks = [
+        single(b"x"),
+        single(b"y" * 40)[:-7],
+        b"\0\0\0\x02\x18\xff",
+        b"\0\0\0\0\x18\x05",
+        b"\0\0\0\x03\x18\x05",
+    ]
+    values = [b"".join(source.choices(looks, k=source.randrange(4))) for _ in range(300)]
+    rows = decode(message_frame(b"".join(map(single, values)), metadata_of(300)))
+    assert [row["value"] for row in rows] == values
+
+
+@pytest.mark.parametrize("unusual", [[40], [40, 41, 300], [5, 100, 200, 250, 290, 299]])
+def test_unusual_metadata_among_sizes_that_differ(unusual: list[int]) -> None:
+    """With a key, properties, or more metadata than a byte says."""
+    source = random.Random(7)
+    values = [source.randbytes(source.randrange(60)) for _ in range(320)]
+    more: list[dict[str, object]] = [
+        {"partition_key": "k"},
+        {"properties": [pb.KeyValue(key="k", value="v")]},
+        {"ordering_key": b"o" * 300},
+    ]
+    fields = [more[index % 3] if index in unusual else {} for index in range(320)]
+    payload = b"".join(single(value, **each) for value, each in zip(values, fields, strict=True))
+    rows = decode(message_frame(payload, metadata_of(320)))
+    assert [row["value"] for row in rows] == values
+    assert [row["__key"] for row in rows] == [b"k" if "partition_key" in each else None for each in fields]
+
+
+@pytest.mark.parametrize("count", [399, 401])
+@pytest.mark.parametrize("cut", [0, 14, 15])
+def test_sizes_that_differ_in_a_batch_of_another_count_or_length(count: int, cut: int) -> None:
+    """The last message has 14 bytes."""
+    values = [b"v" * (index % 17) for index in range(400)]
+    payload = b"".join(map(single, values))
+    frame = message_frame(payload[: len(payload) - cut], metadata_of(count))
+    if count > 400 or cut > 14:
+        with pytest.raises(ProtocolError):
+            decode(frame)
+    else:
+        assert [row["value"] for row in decode(frame)] == values[:399]
+
+
 def test_singles_batches_and_codecs_keep_their_order() -> None:
     import zlib
 
