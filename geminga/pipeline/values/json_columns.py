@@ -7,7 +7,6 @@ one by one.
 
 from __future__ import annotations
 
-import io
 from decimal import Decimal
 from typing import Any
 
@@ -47,8 +46,9 @@ def json_records(raw: pa.BinaryArray, kind: pa.StructType, shape: Shape | None) 
             return None
         read = found
     try:
+        lines = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(raw)], pa.int32()), raw), b"\n")
         table = pa.json.read_json(
-            io.BytesIO(b"\n".join(raw.to_pylist())),
+            pa.BufferReader(lines[0].as_buffer()),
             parse_options=pa.json.ParseOptions(
                 explicit_schema=pa.schema(read),
                 newlines_in_values=True,
