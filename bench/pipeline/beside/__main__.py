@@ -101,12 +101,12 @@ class Turns:
         self.found: Rates = {}
 
     def fill(self, sides: list[Side]) -> None:
-        """The topics that are read: one of each format, written by the first side that can."""
-        for shape in FORMATS:
-            for kind in (ARROW, KAFKA):
-                side = next((each for each in sides if each.kind == kind), None)
-                if side is not None:
-                    side.does(Job(WRITE, shape, _read_topic(shape)))
+        """The topics that are read: of each broker one of each format, written by a side that can."""
+        kinds = [each.kind for each in sides]
+        on_pulsar = [kind for kind in (ARROW, SPARK, CLIENT) if kind in kinds]
+        for kind in [*on_pulsar[:1], *([KAFKA] if KAFKA in kinds else [])]:
+            for shape in FORMATS:
+                sides[kinds.index(kind)].does(Job(WRITE, shape, _read_topic(shape)))
 
     def check(self, side: Side, job: Job) -> None:
         found = tuple(side.does(job._replace(counts=True)))
