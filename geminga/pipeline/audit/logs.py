@@ -34,6 +34,7 @@ from geminga.pipeline.audit.events import (
     from_arrow,
     joined,
 )
+from geminga.pipeline.files.locations import FILE, parse
 from geminga.storage.disk import RealDisk
 
 ROWS_PER_PIECE: Final = 1_000_000
@@ -86,6 +87,10 @@ def plan(
 
 
 def _files(path: str) -> list[str]:
+    if parse(path).scheme != FILE:
+        raise WrongLog(
+            f"{path}: logs are read by path, here and on every worker; mount the store, or copy them first"
+        )
     if os.path.isfile(path):
         return [path]
     if not os.path.isdir(path):

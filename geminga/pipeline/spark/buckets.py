@@ -27,7 +27,7 @@ from geminga.pipeline.buckets.buckets import (
     share_batch,
 )
 from geminga.pipeline.spark.api import spark_schema
-from geminga.pipeline.spark.pieces import each, raised
+from geminga.pipeline.spark.pieces import cores_of, each, raised
 from geminga.tracker.buckets.bucket_settings import BucketSettings
 from geminga.tracker.format.stored_bucket import KeyRange
 
@@ -65,7 +65,7 @@ def build(
         return encode_range(number, cut_at[number], shares, settings)
 
     # Spark makes 200 tasks of a shuffle that is persisted, and each costs some 40 ms of a core by itself.
-    tasks = min(len(cut_at), TASKS_PER_CORE * spark.sparkContext.defaultParallelism) or 1
+    tasks = min(len(cut_at), TASKS_PER_CORE * cores_of(spark)) or 1
     shares = _shares(spark, sources, Division.into(cut_at)).repartition(tasks, "range")
     built = (
         shares.groupBy("range").applyInArrow(encode, spark_schema(ENCODED)).persist(StorageLevel.DISK_ONLY)

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from geminga.clock import RealClock
 from geminga.pipeline.buckets.capacity import Plan, Row, Sample, Weighed, check, row_of, sample_of, weigh
-from geminga.pipeline.spark.pieces import collect_each
+from geminga.pipeline.spark.pieces import collect_each, cores_of
 
 TASKS_PER_CORE = 4
 """So that all cores are done at nearly the same time; each task costs some 60 ms by itself."""
@@ -30,9 +30,7 @@ def capacity(
     for plan in plans:
         began_s = RealClock().monotonic_s()
         sample = sample_of(plan)
-        tasks = (
-            min(TASKS_PER_CORE * spark.sparkContext.defaultParallelism, plan.ledgers // TASK_LEDGERS_MIN) or 1
-        )
+        tasks = min(TASKS_PER_CORE * cores_of(spark), plan.ledgers // TASK_LEDGERS_MIN) or 1
         cuts = [plan.ledgers * number // tasks for number in range(tasks + 1)]
         ranges = list(pairwise(cuts))
 

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from geminga.pipeline.client.topics import full_name
 from geminga.pipeline.errors import BadOption, PipelineError
 from geminga.pipeline.spark.pieces import raised
+from geminga.pipeline.spark.session import check_classic
 from geminga.pipeline.topics.options import parse_options
 from geminga.pipeline.topics.planning import topics_of
 
@@ -26,8 +27,13 @@ def register_namespace(
     call this again to have new topics and new schemas, and tables of topics that are gone dropped. Other
     tables of the database stay. `options` are those of reading and writing (`service.url` at least).
 
-    Raises `PipelineError`: two topics of one name, or a table of that name that is no topic's.
+    Raises `PipelineError`: two topics of one name, or a table of that name that is no topic's; Spark Connect.
     """
+    check_classic(
+        spark,
+        "Spark loses the options of a table; make a view of each topic: CREATE TEMPORARY VIEW ... USING "
+        "pulsar OPTIONS (...)",
+    )
     tenant, _, local = namespace.partition("/")
     if not tenant or not local or "/" in local:
         raise BadOption(f"namespace {namespace!r}: expected tenant/namespace, such as public/default")

@@ -15,7 +15,7 @@ from geminga.limits import MIB
 from geminga.pipeline.export.workers import PROGRESS_SECONDS, Progress
 from geminga.pipeline.files.locations import FILE, parse
 from geminga.pipeline.spark.failures import failure_of
-from geminga.pipeline.spark.pieces import collect_each, started
+from geminga.pipeline.spark.pieces import check_runs_jobs, collect_each, cores_of, started
 from geminga.pipeline.spark.session import find_java
 
 S = TypeVar("S")
@@ -51,8 +51,10 @@ def session(master: str) -> Iterator[Callable[[], SparkSession]]:
 
 
 def session_of(spark: Session) -> SparkSession:
-    """The session itself, started if it was not."""
-    return spark() if callable(spark) else spark
+    """The session itself, started if it was not. Raises `PipelineError` over Spark Connect."""
+    found = spark() if callable(spark) else spark
+    check_runs_jobs(found)
+    return found
 
 
 @contextlib.contextmanager
@@ -88,8 +90,7 @@ class OnSpark:
         self._progress = progress
 
     def side_by_side(self) -> int:
-        cores: int = session_of(self._spark).sparkContext.defaultParallelism
-        return cores
+        return cores_of(session_of(self._spark))
 
     def run(
         self, what: str, items: Sequence[S], work: Callable[[S], T], *, sizes: Sequence[int] | None = None

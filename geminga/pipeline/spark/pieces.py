@@ -16,7 +16,7 @@ from geminga.pipeline.columns.allocation import freeze_imports
 from geminga.pipeline.errors import PipelineError
 from geminga.pipeline.spark.api import spark_schema
 from geminga.pipeline.spark.failures import failure_of, is_ours, note_parts
-from geminga.pipeline.spark.session import make_session
+from geminga.pipeline.spark.session import check_classic, make_session
 
 T = TypeVar("T")
 
@@ -34,6 +34,22 @@ def started(master: str, settings: Mapping[str, str] | None = None) -> SparkSess
     # The command reports a worker's failure in one line; Spark would log pages of traces beside it.
     session.sparkContext.setLogLevel("FATAL")
     return session
+
+
+def check_runs_jobs(spark: SparkSession) -> None:
+    """Raises `PipelineError` over Spark Connect, which does not tell what jobs need to know of a cluster."""
+    check_classic(
+        spark,
+        "no job of this package runs: give it a session of make_session, or start the command of `geminga "
+        "pipeline` with --master",
+    )
+
+
+def cores_of(spark: SparkSession) -> int:
+    """Of all executors. Raises `PipelineError` over Spark Connect."""
+    check_runs_jobs(spark)
+    cores: int = spark.sparkContext.defaultParallelism
+    return cores
 
 
 def each(
@@ -66,7 +82,7 @@ def _shared_out(spark: SparkSession, items: Sequence[Any]) -> DataFrame:
     """The items with their numbers, pickled, a partition for each task."""
     pickled = [pickle.dumps(one) for one in enumerate(items)]
     table = pa.Table.from_pydict({"pickled": pickled}, PICKLED)
-    tasks = min(len(pickled), TASKS_PER_CORE * spark.sparkContext.defaultParallelism) or 1
+    tasks = min(len(pickled), TASKS_PER_CORE * cores_of(spark)) or 1
     # Spark makes one partition of each Arrow batch, unless the table is small enough to be a local relation,
     # which it splits as it likes: the threshold of 0 rules that out.
     settings = {

@@ -40,6 +40,12 @@ _EXECUTORS_PATHS: Final = f"spark.executorEnv.{PATHS}"
 _PROGRESS: Final = "spark.ui.showConsoleProgress"
 _REMOTE: Final = ("spark://", "k8s://", "yarn")
 _MASTERS: Final = ("local", *_REMOTE)
+_CONNECT: Final = "sc://"
+_ON_THE_SERVER: Final = (
+    "the server and its workers have this package: installed, or the server's environment has it and it was "
+    f"started with --archives FILE#{FOLDER} --conf {_EXECUTORS_PATHS}=./{FOLDER}"
+)
+"""What Spark Connect needs; FILE is of `geminga pipeline package`."""
 _ERRORS_AS_JSON: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """They print what is raised anyway a second time, in one line of kilobytes."""
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
@@ -73,6 +79,11 @@ def make_session(
 
     Raises `PipelineError` where there is no Java, and where Spark does not start.
     """
+    if master.startswith(_CONNECT):
+        raise PipelineError(
+            f"{master} is a server of Spark Connect, and make_session starts a session of its own; use "
+            f'register(SparkSession.builder.remote("{master}").getOrCreate()), where {_ON_THE_SERVER}'
+        )
     if not master.startswith(_MASTERS):
         raise PipelineError(
             f"Spark has no master {master!r}; name one such as local[2], spark://HOST:PORT, k8s://URL or yarn"
@@ -105,12 +116,23 @@ def make_session(
 def ship(spark: SparkSession, archive: str | None = None) -> SparkSession:
     """Send a session that runs already what its workers need, as `make_session` does, and register the data
     source; returns it. To be called before the first job in Python: what runs by then has not got it.
+
+    Raises `PipelineError` over Spark Connect.
     """
+    check_classic(
+        spark, f"ship reaches no workers: see that {_ON_THE_SERVER}, and call register(spark) instead"
+    )
     context = spark.sparkContext
     context.addArchive(f"{archive or _packed()}#{FOLDER}")
     paths = [f"./{FOLDER}", *filter(None, [context.environment.get(PATHS)])]
     context.environment[PATHS] = os.pathsep.join(paths)
     return register(spark)
+
+
+def check_classic(spark: SparkSession, otherwise: str) -> None:
+    """Raises `PipelineError` with what to do for a session of Spark Connect, whose JVM is the server's."""
+    if getattr(spark, "_jvm", None) is None:
+        raise PipelineError(f"this session is of Spark Connect, over which {otherwise}")
 
 
 def with_archive(settings: Mapping[str, str], archive: str) -> dict[str, str]:

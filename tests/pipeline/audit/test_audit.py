@@ -276,6 +276,8 @@ def test_missing_columns_and_kinds_are_named(tmp_path: Path) -> None:
     pq.write_table(table([published(0), published(0) | {"ledger_id": None}]), path)
     with pytest.raises(WrongLog, match=r"log\.parquet: row 1, .*without ledger_id .*--leave-out-malformed"):
         audit_logs([Log(str(path))])
+    with pytest.raises(WrongLog, match=r"s3a://bucket/log\.parquet: logs are read by path, .*mount"):
+        audit_logs([Log("s3a://bucket/log.parquet")])
     with pytest.raises(WrongLog, match="no such file"):
         audit_logs([Log(str(tmp_path / "none"))])
 
