@@ -365,7 +365,8 @@ def connect_server(master: str, archive: str) -> Iterator[str]:
     port = free_port()
     home = Path(pyspark.__file__).parent
     command = [str(home / "sbin" / "start-connect-server.sh"), "--wait", "--master", master]
-    command += ["--archives", f"{archive}#{FOLDER}", "--conf", f"spark.executorEnv.PYTHONPATH=../{FOLDER}"]
+    command += ["--archives", f"{archive}#{FOLDER}"]
+    command += ["--conf", f"spark.executorEnv.PYTHONPATH=./{FOLDER}:../{FOLDER}"]
     for name, value in {**SETTINGS, "spark.connect.grpc.binding.port": str(port)}.items():
         command += ["--conf", f"{name}={value}"]
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])

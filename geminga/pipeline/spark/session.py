@@ -43,10 +43,10 @@ _MASTERS: Final = ("local", *_REMOTE)
 _CONNECT: Final = "sc://"
 _ON_THE_SERVER: Final = (
     "the server and its workers have this package: installed, or the server's environment has it and it was "
-    f"started with --archives FILE#{FOLDER} --conf {_EXECUTORS_PATHS}=../{FOLDER}"
+    f"started with --archives FILE#{FOLDER} --conf {_EXECUTORS_PATHS}=./{FOLDER}:../{FOLDER}"
 )
-"""What Spark Connect needs; FILE is of `geminga pipeline package`. Workers of each of its sessions have a
-working directory of their own, below that of the executor.
+"""What Spark Connect needs; FILE is of `geminga pipeline package`. Batch queries run in a directory of
+their session below that of the executor, where streams run.
 """
 _ERRORS_AS_JSON: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """They print what is raised anyway a second time, in one line of kilobytes."""

@@ -52,7 +52,7 @@ def test_a_job_says_that_it_needs_a_session_of_its_own(job: str) -> None:
 
 def test_ship_says_how_the_workers_of_a_server_get_the_package() -> None:
     with pytest.raises(
-        PipelineError, match=r"of Spark Connect, .*--archives FILE#geminga-workers .*=\.\./geminga-workers"
+        PipelineError, match=r"of Spark Connect, .*--archives FILE#geminga-workers .*=\./geminga-workers:"
     ):
         ship(OverConnect())  # type: ignore[arg-type]
 
