@@ -86,7 +86,7 @@ _WRITE = [
     "taskOrder",
 ]
 _CONNECTION = {"service.url", "admin.url"}
-_IGNORED = {"path", "checkpointlocation", "provider", "pushesfilters"}
+_IGNORED = {"path", "checkpointlocation", "queryname", "provider", "pushesfilters"}
 """Options of Spark, and the one with which Spark's planner finds the data source."""
 _TABLE_OPTION = "option."
 _RETRIES = "it steers calls of the admin API, and the broker is not asked that way here: leave it out"

@@ -136,6 +136,12 @@ def test_the_java_producers_options_are_ours() -> None:
     assert ours.batch_rows == 7
 
 
+def test_what_spark_passes_to_a_sink_of_its_own_accord_is_no_mistake() -> None:
+    """`queryName("copy")` of a stream comes as an option."""
+    given = {"service.url": "pulsar://b", "topic": "t", "queryName": "copy", "checkpointLocation": "c"}
+    assert parse_options(given) == parse_options({"service.url": "pulsar://b", "topic": "t"})
+
+
 def test_topics_of_which_nothing_is_said_have_the_default(topics: Topics, topic: str) -> None:
     names = [f"{topic}-{part}" for part in "ab"]
     for name in names:
