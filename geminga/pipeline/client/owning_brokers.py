@@ -15,7 +15,7 @@ from geminga.pipeline.client.connection import Connection
 from geminga.pipeline.client.lookup import refused_lookup
 from geminga.pipeline.client.shared_connection import Answer, OfConsumer, SharedConnection, ask_all
 from geminga.pipeline.client.topics import missing
-from geminga.pipeline.errors import Access, BrokerUnreachable, PipelineError, Refused
+from geminga.pipeline.errors import POLL_TIMEOUT, Access, BrokerUnreachable, PipelineError, Refused
 from geminga.wire import client_commands
 
 _PAUSES_SECONDS = (0.0, 0.2, 1.0, 3.0)
@@ -93,7 +93,7 @@ class OwningBrokers:
                 return dict.fromkeys(waiting, error)
             return self.ask({index: (connection, builds[index]) for index in waiting})
 
-        answers = persistently(list(range(len(builds))), attempt)
+        answers = persistently(self.access, list(range(len(builds))), attempt)
         return [answers[index] for index in range(len(builds))]
 
     # -- consumers ------------------------------------------------------------------------------------------
@@ -215,18 +215,31 @@ class OwningBrokers:
         self._connections = {url: kept for url, kept in self._connections.items() if kept is not connection}
 
 
-def persistently(keys: Sequence[Key], attempt: Callable[[list[Key]], dict[Key, Answer]]) -> dict[Key, Answer]:
-    """Again, after a while, what met a broker that is away or a topic that moves; for `PATIENCE_SECONDS`."""
-    until_s = _CLOCK.monotonic_s() + PATIENCE_SECONDS
+def persistently(
+    access: Access, keys: Sequence[Key], attempt: Callable[[list[Key]], dict[Key, Answer]]
+) -> dict[Key, Answer]:
+    """Again, after a while, what met a broker that is away or a topic that moves; for `PATIENCE_SECONDS`, or
+    as long as the access says.
+    """
+    patience_s = max(PATIENCE_SECONDS, access.patience_s)
+    until_s = _CLOCK.monotonic_s() + patience_s
     pauses = chain(_PAUSES_SECONDS, repeat(_PAUSES_SECONDS[-1]))
     found = attempt(list(keys)) if keys else {}
     while waiting := [key for key in keys if _passes(found[key])]:
         left_s = until_s - _CLOCK.monotonic_s()
         if left_s <= 0:
-            break
+            return found | {key: _given_up(found[key], patience_s) for key in waiting}
         threading.Event().wait(min(next(pauses), left_s))
         found |= attempt(waiting)
     return found
+
+
+def _given_up(answer: Answer, patience_s: float) -> Answer:
+    if not isinstance(answer, BrokerUnreachable):
+        return answer
+    return BrokerUnreachable(
+        answer, f"; given up after {patience_s:.0f} s, a larger ", POLL_TIMEOUT, " waits longer"
+    )
 
 
 def retryable(topic: str, answer: Answer) -> Answer:

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from geminga.clock import RealClock
 from geminga.errors import ServerError
@@ -18,6 +18,7 @@ from geminga.wire import client_commands
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.commands import signed
 
+Result = TypeVar("Result")
 _CLOCK = RealClock()
 _PAUSE_SECONDS = 0.2
 BUSY_SECONDS = 120.0
@@ -36,6 +37,20 @@ PENDING_BYTES_MAX = 32 * MIB
 
 class NotSent(PipelineError):
     """Rows that the broker did not confirm in time."""
+
+
+def while_away(seconds: float, act: Callable[[], Result], told: Callable[[], str]) -> Result:
+    """Do it, again while no broker answers, for so long. Raises `NotSent`, with what `told` says."""
+    until = _CLOCK.monotonic_s() + seconds
+    while True:
+        try:
+            return act()
+        except BrokerUnreachable as error:
+            if _CLOCK.monotonic_s() > until:
+                raise NotSent(
+                    f"{told()}: the broker was away for {seconds:.0f} s (sendTimeoutMs): ", error
+                ) from None
+            threading.Event().wait(_PAUSE_SECONDS)
 
 
 class PendingBytes:
@@ -118,7 +133,7 @@ class Producer:
         self._confirmed_id: int | None = None
         """The last sequence id of what the broker has stored for certain; None: it was never asked."""
         self._pending_bytes = PendingBytes() if pending_bytes is None else pending_bytes
-        self._connection = self._open()
+        self._connection = self._persistently(self._open)
         self._confirmed_id = self.last_sequence_id
 
     @property
@@ -205,21 +220,18 @@ class Producer:
             act()
         except BrokerUnreachable:
             self._connection.close()
-            until = _CLOCK.monotonic_s() + self._send_timeout_s
-            while True:
-                try:
-                    self._connection = self._open()
-                    for sent in self._pending:
-                        self._connection.write(sent.frame)
-                    return
-                except BrokerUnreachable as error:
-                    if _CLOCK.monotonic_s() > until:
-                        raise NotSent(
-                            f"{self.topic}: the broker was away for {self._send_timeout_s:.0f} s, "
-                            f"{len(self._pending)} batches are not confirmed: ",
-                            error,
-                        ) from None
-                    threading.Event().wait(_PAUSE_SECONDS)
+            self._persistently(self._go_on)
+
+    def _go_on(self) -> None:
+        self._connection = self._open()
+        for sent in self._pending:
+            self._connection.write(sent.frame)
+
+    def _persistently(self, act: Callable[[], Result]) -> Result:
+        """Wait for a broker that is away. Raises `NotSent`."""
+        return while_away(
+            self._send_timeout_s, act, lambda: f"{self.topic}: {len(self._pending)} batches are not confirmed"
+        )
 
     def _open(self) -> Connection:
         """Look the topic up and register; waits while another of the same name is still connected."""

@@ -93,7 +93,7 @@ class TopicQuestions:
             return found
 
         found: dict[str, Last | TopicMissing] = {}
-        for topic, answer in persistently(list(topics), ask).items():
+        for topic, answer in persistently(self.brokers.access, list(topics), ask).items():
             if isinstance(answer, TopicMissing):
                 found[topic] = answer
                 continue
@@ -154,7 +154,7 @@ class TopicQuestions:
                 self.brokers.close_consumer(reader)
             return {key: retryable(asked[key][0], answer) for key, answer in found.items()}
 
-        found = persistently(list(range(len(asked))), attempt)
+        found = persistently(self.brokers.access, list(range(len(asked))), attempt)
         for answer in found.values():
             if isinstance(answer, PipelineError):
                 raise answer

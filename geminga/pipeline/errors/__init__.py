@@ -43,6 +43,7 @@ class Option:
 SERVICE_URL = Option("service.url")
 ADMIN_URL = Option("admin.url")
 TOPICS_PATTERN = Option("topicsPattern")
+POLL_TIMEOUT = Option("pollTimeoutMs")
 SET_RAW_VALUE = Option("rawValue", "true", "set")
 ALLOW_LOSS = Option("failOnDataLoss", "false", "Set")
 WARN_OF_UNKNOWN_END = Option("unknownLedgerEnd", "warn", "Set")
@@ -123,6 +124,8 @@ class Access:
     public_key: str | None = None
     private_key: str | None = None
     """Files; for encrypted messages."""
+    patience_s: float = 0.0
+    """How long to wait for a broker that was there and is away, if that is longer than usual."""
     reads_undecrypted: bool = False
     """Whether a message that no key opens is a row without a value; else it is an error."""
 

@@ -147,7 +147,7 @@ class Subscriptions:
                     found[topic] = BrokerUnreachable(f"{topic}: the broker closed the consumer")
             return found
 
-        return persistently(list(builds), attempt)
+        return persistently(self._brokers.access, list(builds), attempt)
 
     def _ask(self, builds: Mapping[str, Callable[[int, int], bytes]]) -> dict[str, Answer]:
         """Send the requests for topics that have a consumer."""

@@ -215,7 +215,8 @@ def parse_options(given: Mapping[str, str]) -> Options:
         Settings(prefix, given) for prefix in (CLIENT, ADMIN, READER, PRODUCER)
     )
     prefix = options.get("subscriptionprefix") or None
-    access = access_of(service_url, client, reader)
+    poll_timeout_s = (values.number("polltimeoutms", DEFAULT_POLL_TIMEOUT_MS, 1) or 0) / 1000
+    access = replace(access_of(service_url, client, reader), patience_s=poll_timeout_s)
     reader_name = reader.text("subscriptionName") or reader.text("subscriptionRolePrefix") or prefix
     if reader_name is not None:
         access = replace(access, reader_name=reader_name)
@@ -241,7 +242,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         exact_rows=values.flag("exactrowspertrigger", False),
         rows_per_trigger_min=values.number("minrowspertrigger", None, 1),
         trigger_delay_max_s=_trigger_delay_s(options),
-        poll_timeout_s=(values.number("polltimeoutms", DEFAULT_POLL_TIMEOUT_MS, 1) or 0) / 1000,
+        poll_timeout_s=poll_timeout_s,
         fail_on_data_loss=values.flag("failondataloss", True),
         unknown_ledger_end=_unknown_end(values),
         allow_different_schemas=values.flag("allowdifferenttopicschemas", False),

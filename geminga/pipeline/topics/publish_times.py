@@ -130,7 +130,7 @@ class MessageIdsByTime:
     def ask(self, asked: Iterable[tuple[str, int]]) -> None:
         """Request many positions at once. Raises `PipelineError`."""
         new = [each for each in asked if each not in self._found]
-        for key, answer in persistently(new, self._attempt).items():
+        for key, answer in persistently(self._brokers.access, new, self._attempt).items():
             if isinstance(answer, PipelineError):
                 raise answer
             message_id = EARLIEST

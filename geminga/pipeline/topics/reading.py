@@ -16,7 +16,7 @@ from geminga.pipeline.client.entry_stream import PERMITS, EntryStream
 from geminga.pipeline.client.frames import FrameBuffer
 from geminga.pipeline.columns.entries import Entries
 from geminga.pipeline.columns.message_id import MessageId
-from geminga.pipeline.errors import Access, BrokerUnreachable, DataLost, PipelineError, Refused
+from geminga.pipeline.errors import POLL_TIMEOUT, Access, BrokerUnreachable, DataLost, PipelineError, Refused
 from geminga.pipeline.topics.gaps import DELETED, Gaps
 from geminga.pipeline.topics.ranges import Range
 from geminga.pipeline.topics.unreadable import entries_of
@@ -24,7 +24,9 @@ from geminga.pipeline.topics.unreadable import entries_of
 TAKE_BYTES = 4 * MIB
 """A buffer of this size is decoded at once."""
 RETRY_SECONDS = 20.0
-"""How long a broker may be unavailable, counted from its last data, before reading fails."""
+"""How long a broker may be unavailable, counted from its last data, before reading fails, unless the access
+has more patience.
+"""
 PING_SECONDS = 4.0
 """After this silence the reader sends PING to the broker."""
 SILENT_SECONDS = 12.0
@@ -59,6 +61,7 @@ class EntryReader:
         self._access = access
         self._wanted = wanted
         self._poll_timeout_s = poll_timeout_s
+        self._retry_s = max(RETRY_SECONDS, access.patience_s)
         self._take_bytes = take_bytes
         self._next = wanted.start.entry
         self._seen_any = False
@@ -88,17 +91,20 @@ class EntryReader:
                 return
             except BrokerUnreachable as error:
                 self._away_since_s = min(self._away_since_s, self._heard_s)
-                if _CLOCK.monotonic_s() - self._away_since_s >= RETRY_SECONDS:
+                if _CLOCK.monotonic_s() - self._away_since_s >= self._retry_s:
                     raise BrokerUnreachable(
-                        f"{self._wanted.topic}: reading was given up after {RETRY_SECONDS:.0f} s: ",
+                        f"{self._wanted.topic}: reading was given up after {self._retry_s:.0f} s: ",
                         error,
-                        ". See whether the broker runs and is not overloaded, and start the query again",
+                        ". See whether the broker runs and is not overloaded, and start the query again (a "
+                        "larger ",
+                        POLL_TIMEOUT,
+                        " waits longer)",
                     ) from None
                 threading.Event().wait(_PAUSE_SECONDS)
 
     def _connected(self) -> Iterator[Entries]:
         wanted = self._wanted
-        until_s = min(self._away_since_s, self._heard_s) + RETRY_SECONDS
+        until_s = min(self._away_since_s, self._heard_s) + self._retry_s
         self._is_new_connection = True
         try:
             stream = EntryStream(

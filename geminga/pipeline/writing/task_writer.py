@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from geminga.pipeline.client.connection import Connection
-from geminga.pipeline.client.producing import PendingBytes, Producer
+from geminga.pipeline.client.producing import PendingBytes, Producer, while_away
 from geminga.pipeline.client.topics import full_name, partitions_of
 from geminga.pipeline.columns.columns import PARTITION, TOPIC
 from geminga.pipeline.columns.encoding import Rows
@@ -184,13 +184,20 @@ class TaskWriter:
     def _parts(self, topic: str) -> list[str]:
         found = self._partitions.get(topic)
         if found is None:
-            with Connection.open(self._options.access) as connection:
-                found = partitions_of(connection, topic, create=True)
+            ask = partial(self._ask_partitions, topic)
+            if self._task.in_order:  # a stream goes on; in a job that begins the address may be wrong
+                found = while_away(self._options.send_timeout_s, ask, lambda: f"{topic}: nothing was written")
+            else:
+                found = ask()
             if self._options.exactly_once:  # those that there were when this micro batch was written first
                 known = self._open_exactly(found)
                 found = found[: partitions_then(self._task.batch_id, known, len(found))]
             self._partitions[topic] = found
         return found
+
+    def _ask_partitions(self, topic: str) -> list[str]:
+        with Connection.open(self._options.access) as connection:
+            return partitions_of(connection, topic, create=True)
 
     def _open_exactly(self, parts: list[str]) -> list[int]:
         """The last sequence id of the task in each partition; -1: there is none in this micro batch."""

@@ -21,8 +21,9 @@ from geminga.pipeline.client.last_message import last_of
 from geminga.pipeline.client.topic_questions import TopicQuestions
 from geminga.pipeline.columns.columns import ColumnMaker
 from geminga.pipeline.columns.message_id import EARLIEST, MessageId
-from geminga.pipeline.errors import Access, PipelineError
+from geminga.pipeline.errors import Access, BrokerUnreachable, PipelineError
 from geminga.pipeline.topics import reading
+from geminga.pipeline.topics.options import parse_options
 from geminga.pipeline.topics.ranges import Range
 from geminga.pipeline.topics.rows import read_range
 from geminga.pipeline.values.avro_shapes import SchemaMismatch
@@ -199,6 +200,26 @@ def test_a_broker_that_falls_silent_is_given_up_soon(
     with pytest.raises(PipelineError, match=r"up after 1 s: .*(silent|does not answer).* start the query"):
         list(read_range(serve(goes_silent(after)), wanted, maker, poll_timeout_s=60))
     assert 0.9 < RealClock().monotonic_s() - begun_s < 3
+
+
+def test_the_poll_timeout_is_the_patience_with_a_broker_that_is_away(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what reads and of what plans, in words that name the option."""
+    monkeypatch.setattr(reading, "RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(reading, "_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(owning_brokers, "PATIENCE_SECONDS", 0.0)
+    url = serve(lambda connection: None).service_url
+    access = parse_options({"service.url": url, "topic": TOPIC, "pollTimeoutMs": "600"}).access
+    maker = ColumnMaker(TOPIC, pa.schema([("value", pa.binary())]))
+    wanted = Range(TOPIC, EARLIEST, MessageId(3, 1, 0))
+    with pytest.raises(PipelineError, match=r"given up after 1 s: .*a larger pollTimeoutMs waits longer"):
+        list(read_range(access, wanted, maker, poll_timeout_s=60))
+    answered = {TOPIC: BrokerUnreachable("the connection to b is lost")}
+    (answer,) = owning_brokers.persistently(access, [TOPIC], lambda _: answered).values()
+    assert (
+        str(answer) == "the connection to b is lost; given up after 1 s, a larger pollTimeoutMs waits longer"
+    )
 
 
 def test_a_broker_that_answers_pings_is_waited_for(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,46 @@
+"""Queries that run for long.
+
+    python -m tests.pipeline.streams
+
+`away`: the broker killed with SIGKILL under a query within a micro-batch, one that waits and one that only
+writes, for --seconds; started again on its ports and data; each row once. `--default` leaves the two options
+out with which the queries go on: they end and are started again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from geminga.pipeline.spark import make_session
+from tests.pipeline.streams.away import away
+
+PATIENT = {"pollTimeoutMs": "120000", "sendTimeoutMs": "120000"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--steps", default="away", choices=["away"])
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--default", action="store_true")
+    arguments = parser.parse_args()
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.driver.memory": "1g",
+    }
+    spark = make_session("streams", master="local[4]", settings=settings)
+    spark.sparkContext.setLogLevel("OFF")
+    try:
+        with tempfile.TemporaryDirectory() as name:
+            options = {} if arguments.default else PATIENT
+            away(spark, Path(name), seconds=arguments.seconds, options=options)
+    finally:
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()
