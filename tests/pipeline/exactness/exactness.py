@@ -10,7 +10,10 @@ count, the number of distinct messages, and every content.
 Writing, a topic of --rows rows copied exactly once, --runs times each (`write.py`): `crashes`, one at
 each step of the protocol; `driver`, killed with SIGKILL; `partitions`, more of them and other tasks between
 crash and restart; `killed`, executors on local-cluster; `speculation`, with a task that is slow, on a cluster
-of its own. Each compares every key and value. Killed are only processes below our own.
+of its own; `everything`, all of this and the broker by turns. Each compares every key and value. Killed are
+only processes below our own.
+
+    python -m tests.pipeline.exactness.exactness --rows 200000 --runs 1 --steps everything
 
 The messages: a fifth in batches of 1,000 for each codec, in topics of four partitions, keyed; and beside them
 chunked messages, one in a thousand.
@@ -35,6 +38,7 @@ from geminga.pipeline.spark import INSTALLED, make_session
 from tests.e2e.admin_http import Admin
 from tests.e2e.broker_process import BrokerProcess
 from tests.pipeline.exactness import write as exactness_write
+from tests.pipeline.exactness.everything import everything
 from tests.pipeline.exactness.killing import executors, killing, python_workers
 from tests.pipeline.exactness.topics import POSITION, check, fill
 from tests.pipeline.spark.two_hosts import two_hosts
@@ -45,7 +49,7 @@ SETTINGS = {
     "defaultRetentionSizeInMB": "-1",
 }
 """Nobody subscribes: the topics and what is in them have to stay all the same, after a restart too."""
-STEPS = "batch,stream,restart,crashes,driver,partitions,executors,killed,speculation"
+STEPS = "batch,stream,restart,crashes,driver,partitions,executors,killed,speculation,everything"
 KILL_SECONDS = (0.5, 4.0)
 EXECUTOR_SECONDS = (4.0, 8.0)
 EXECUTORS_MAX = 6
@@ -192,6 +196,9 @@ def run_steps(
     if "speculation" in steps:
         with two_hosts(directory) as (master, settings), session(master, INSTALLED, **settings) as spark:
             write("speculation", spark)
+    for run in range(arguments.runs if "everything" in steps else 0):
+        with timed(f"everything, run {run + 1}"):
+            everything(copying, process, run)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ NAMESPACE = "public/once"
 BATCH_ROWS = 100
 KEYS = 997
 STARTS_MAX = 60
-WAIT_SECONDS = 180
+WAIT_SECONDS = 600
 ROOT = Path(__file__).resolve().parents[3]
 
 

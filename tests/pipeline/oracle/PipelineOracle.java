@@ -769,7 +769,7 @@ public class PipelineOracle {
                 KeyValue<?, ?> pair = (KeyValue<?, ?>) value;
                 byte[] key = message.hasKey() ? message.getKeyBytes() : null;
                 byte[] raw = message.getData();
-                if (latest.get("encoding").asText().equals("INLINE")) {
+                if (pair != null && latest.get("encoding").asText().equals("INLINE")) {
                     ByteBuffer both = ByteBuffer.wrap(raw);
                     key = part(both);
                     raw = part(both);
