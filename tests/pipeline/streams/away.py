@@ -25,7 +25,7 @@ SETTINGS = {"brokerDeleteInactiveTopicsEnabled": "false"}
 ROW_BYTES = 200
 PAUSE_SECONDS = 0.1
 WAIT_SECONDS = 300.0
-STARTS_MAX = 10
+STARTS_MAX = 30
 TOO_LATE = "Python worker failed to connect back"
 """What Spark says on a machine that is too busy."""
 
@@ -127,7 +127,7 @@ def away(
         process.start()
         write(endpoints, QUIET, 1000, 1000)
         begun = time.monotonic()
-        ended: dict[str, str] = {}
+        ended: set[str] = set()
         again = 0
         for name in names:
             while True:
@@ -135,14 +135,17 @@ def away(
                     _finish(running[name])
                     break
                 except Exception as error:
-                    ended.setdefault(name, str(failure_of(error) or error))
+                    said = str(failure_of(error) or error)
                     again += 1
                     if again == STARTS_MAX:
                         raise AssertionError(f"{name} does not come on") from error
+                    print(f"  {name} has ended: {said}", flush=True)
+                    ended.add(name)
                     running[name] = queries.start(name)
         for name, query in running.items():
             query.stop()
-            print(f"  {name}: {ended.get(name, 'the same query went on')}", flush=True)
+            if name not in ended:
+                print(f"  {name}: the same query went on", flush=True)
         took = time.monotonic() - begun
         print(f"  everything read and written {took:.0f} s after the broker was back", flush=True)
         _check(spark, endpoints, directory, rows)
