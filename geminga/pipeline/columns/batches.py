@@ -217,6 +217,8 @@ def _follow(
         after = payload + size
         if size < 0 or after > end:
             raise ProtocolError("a batch that ends inside a message")
+        if fixed > payload - at:
+            raise ProtocolError("a message's metadata that ends inside its payload's size")
         stride = after - at
         left = min(last - row, (end - at) // stride)
         run = 1

@@ -49,7 +49,7 @@ def chain(data: Bytes, at: int, end: int, most: int, tag: int) -> Chain | None:
     size, used = _sizes(part, begins + 5)
     payload = begins + 4 + head
     after = payload + size
-    good = (used > 0) & (after <= len(part))
+    good = (used > 0) & (used < head) & (after <= len(part))
     if not good[0]:
         return None
     if good.all() and (after[:-1] == begins[1:]).all():

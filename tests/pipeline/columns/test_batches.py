@@ -352,6 +352,17 @@ def test_batches_that_are_not_what_they_say_are_refused() -> None:
                 )
 
 
+@pytest.mark.parametrize("head", [b"\0\0\0\0", b"\0\0\0\1\x18", b"\0\0\0\2\x18\x80"])
+@pytest.mark.parametrize("place", [0, 1, 50])
+def test_a_size_that_is_not_in_the_metadata_is_not_taken_from_the_payload(head: bytes, place: int) -> None:
+    """Payloads of 24 bytes look as if they went on where the metadata ends."""
+    parts = [single(bytes([index]) * (index % 7)) for index in range(60)]
+    parts[place] = head + (b"\x18\x80\0" + bytes(30))[len(head) - 4 :]
+    for kept in (parts, parts[place : place + 1]):
+        with pytest.raises(ProtocolError):
+            decode(message_frame(b"".join(kept), metadata_of(len(kept))))
+
+
 def test_random_bytes_never_crash() -> None:
     source = random.Random(1)
     good = b"".join(single(source.randbytes(5), partition_key="k") for _ in range(20))
