@@ -177,7 +177,8 @@ class ChunkedMessages:
 
 def portions(entries: Entries) -> Iterator[Entries]:
     """The entries in order, so many at a time that their payloads fit into memory once they are inflated."""
-    sizes = np.where(entries.compression != 0, entries.uncompressed_bytes, 0)
+    # What an entry says may be anything; no more than this is inflated of it.
+    sizes = np.where(entries.compression != 0, np.clip(entries.uncompressed_bytes, 0, INFLATED_BYTES_MAX), 0)
     if sizes.sum() <= INFLATED_AT_ONCE_BYTES:
         yield entries
         return

@@ -7,6 +7,7 @@ import struct
 import zlib
 from collections.abc import Callable
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from fastcrc.crc32 import iscsi as crc_32c
@@ -20,6 +21,7 @@ from geminga.pipeline.columns.entries import Entries, read_entries
 from geminga.pipeline.columns.payloads import BadPayload, ChunkedMessages, inflate, plain_payloads, portions
 from geminga.pipeline.topics.unreadable import UnreadableEntry, entries_of, messages_of
 from geminga.wire import pulsar_pb2 as pb
+from geminga.wire.varint import varint
 
 SCHEMA = pa.schema(list(({"value": pa.binary()} | column_names(list(MORE_COLUMNS))).items()))
 NEVER_MS = 2**63 - 1
@@ -110,6 +112,17 @@ def test_much_that_was_packed_well_is_inflated_in_portions(monkeypatch: pytest.M
         .to_pylist()
     ]
     assert values == sizes
+
+
+@pytest.mark.parametrize("stated", [2**64 - 2**40, 2**62])
+def test_a_size_that_is_a_lie_lets_no_others_be_inflated_together(
+    monkeypatch: pytest.MonkeyPatch, stated: int
+) -> None:
+    monkeypatch.setattr(payloads, "INFLATED_AT_ONCE_BYTES", 250)
+    head = metadata(compression=pb.ZSTD)
+    heads = [head + b"\x48" + varint(size) for size in (200, 200, stated, stated, stated, stated, 200)]
+    found = list(portions(read_entries(*taken(*(message(b"", each) for each in heads)))))
+    assert max(np.count_nonzero(part.uncompressed_bytes == 200) for part in found) == 1
 
 
 def test_times_that_no_column_can_say_are_as_far_as_can_be() -> None:
