@@ -37,7 +37,11 @@ def json_records(raw: pa.BinaryArray, kind: pa.StructType, shape: Shape | None) 
         return None
     if shape is not None and shape.any(*_NOT_IN_COLUMNS):
         return None
-    if not pc.all(pc.and_(pc.starts_with(raw, b"{"), pc.ends_with(raw, b"}"))).as_py():
+    try:
+        texts = raw.cast(pa.string())
+    except pa.ArrowInvalid:  # Arrow's reader of JSON takes what is not UTF-8, and puts it into columns
+        return None
+    if not pc.all(pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}"))).as_py():
         return None
     read: list[pa.Field] = list(kind)
     if shape is not None and shape.any("logical"):
@@ -46,7 +50,7 @@ def json_records(raw: pa.BinaryArray, kind: pa.StructType, shape: Shape | None) 
             return None
         read = found
     try:
-        lines = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(raw)], pa.int32()), raw), b"\n")
+        lines = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(raw)], pa.int32()), texts), "\n")
         table = pa.json.read_json(
             pa.BufferReader(lines[0].as_buffer()),
             parse_options=pa.json.ParseOptions(

@@ -54,6 +54,14 @@ def test_json_that_no_column_takes_is_refused_at_once(doc: bytes) -> None:
         from_json(b'{"i":1}', doc)
 
 
+@pytest.mark.parametrize("text", [b"\xff", b"\xed\xa0\x80", b"\xc0\x80"])
+def test_json_that_is_not_utf_8_is_refused(text: bytes) -> None:
+    shape = shape_of({"type": "record", "name": "R", "fields": [{"name": "s", "type": "string"}]})
+    for doc in (b'{"s":"%s"}' % text, b'{"s":"a","more":"%s"}' % text):
+        with pytest.raises(BadValue, match="not JSON of its schema"):
+            json_values(pa.array([b'{"s":"good"}', doc], pa.binary()), shape.arrow, shape)
+
+
 def test_integers_may_have_a_point() -> None:
     assert [row["i"] for row in from_json(b'{"i":1.0}', b'{"i":2e2}', b'{"zz":{"i":5}}')] == [1, 200, None]
 
