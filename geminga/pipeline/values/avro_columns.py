@@ -482,6 +482,8 @@ class _Plan:
         past, width, smallest = self._past(part), self._width(part), self._smallest(part)
         if writes["type"] == "map":
             past, width, smallest = _in_a_row([PAST_SPAN, past]), None, smallest + 1
+        # fastavro does not count items that take no bytes: ten bytes say 2^60 of them, and it makes them all.
+        self.knows_more |= smallest == 0
         walk = ArrayWalk(past.walk, width, smallest) if past.walk is not None and smallest else None
         return Items(past.skip, width, smallest, walk)
 

@@ -115,3 +115,29 @@ def test_properties_of_a_pair_that_are_no_texts_count_for_nothing(text: str) -> 
     )
     key, value = schema.parts()
     assert (key.kind, dict(key.properties), value.is_raw) == (TYPE.Int32, {}, True)
+
+
+NO_BYTES: tuple[Any, ...] = (
+    "null",
+    {"type": "record", "name": "Empty", "fields": [{"name": "n", "type": "null"}]},
+    {"type": "fixed", "name": "F", "size": 0},
+)
+
+
+@pytest.mark.parametrize("item", NO_BYTES)
+@pytest.mark.parametrize("wanted", ["i", "many"])
+def test_a_value_alone_has_no_million_items_that_take_no_bytes(item: Any, wanted: str) -> None:
+    """Fastavro would make as many as the value says, also of a field that is not asked for."""
+    fields = [{"name": "i", "type": "int"}, {"name": "many", "type": {"type": "array", "items": item}}]
+    definition = {"type": "record", "name": "R", "fields": fields}
+    schema = TopicSchema(TYPE.Avro, json.dumps(definition).encode())
+    kind = pa.struct([(wanted, value_fields(schema)[wanted])])
+    decoder = ValueDecoder(Access("pulsar://x"), "t", schema, pa.schema(list(kind)))
+
+    def decoded(count: bytes) -> Any:
+        values = pa.array([b"\x02" + count + b"\0"], pa.binary())
+        return decoder._avro(schema, values, kind, [(None, np.arange(1))])
+
+    with pytest.raises(BadValue, match="too many items that take no bytes"):
+        decoded(b"\x80\x80\x80\x01")
+    assert len(decoded(b"\x06")) == 1
