@@ -150,7 +150,8 @@ class EntryStream:
 
         Raises `BrokerUnreachable`, `CorruptEntry`.
         """
-        size = self._connection.receive_into(self.buffer.room(), timeout_s)
+        is_refused = self.buffer.is_corrupt and not self.buffer.frames
+        size = 0 if is_refused else self._connection.receive_into(self.buffer.room(), timeout_s)
         if size is None:
             return False
         try:

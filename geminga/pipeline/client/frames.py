@@ -35,7 +35,7 @@ _MESSAGE = pb.BaseCommand.Type.MESSAGE
 
 
 class CorruptEntry(GemingaError):
-    """An entry whose checksum does not match its bytes."""
+    """An entry whose checksum does not match its bytes, or that ends inside its metadata."""
 
 
 class Taken(NamedTuple):
@@ -68,6 +68,8 @@ class FrameBuffer:
         self._others: list[bytes] = []
         self.last_position: tuple[int, int] | None = None
         """(ledger id, entry id) of the last whole MESSAGE frame."""
+        self.is_corrupt = False
+        """The frame behind the whole ones is an entry that `received` refuses once those are given up."""
 
     @property
     def frames(self) -> int:
@@ -135,7 +137,13 @@ class FrameBuffer:
             if command_at < 0:
                 self._others.append(bytes(self._view[at + 4 : end]))
             elif data.startswith(self._consumer_head, command_at) or self._is_ours(command_at, command_end):
-                self._add(command_at, command_end, end)
+                try:
+                    self._add(command_at, command_end, end)
+                except CorruptEntry:
+                    if not self._bounds:
+                        raise
+                    self.is_corrupt = True
+                    break
                 last = command_at
             at = end
         self._scanned = at
@@ -165,7 +173,8 @@ class FrameBuffer:
                     raise CorruptEntry(f"entry {ledger_id}:{entry_id}: its checksum does not match its bytes")
         metadata_end = at + 4 + (_U32.unpack_from(data, at)[0] if end - at >= 4 else end)
         if metadata_end > end:
-            raise ProtocolError("a message that ends inside its metadata")
+            ledger_id, entry_id = position_of(self._view, command_at, command_end)
+            raise CorruptEntry(f"entry {ledger_id}:{entry_id}: it ends inside its metadata")
         self._bounds.extend((command_at, command_end, stamp_at, stamp_end, at + 4, metadata_end, end))
 
 

@@ -144,7 +144,7 @@ class EntryReader:
                     if buffer.frames:
                         waited_since = _CLOCK.monotonic_s()
                     continue
-                entries = entries_of(wanted.topic, buffer.take())
+                entries = entries_of(wanted.topic, buffer.take(), self._wanted.past)
                 permits = int(entries.messages.sum())
                 self._entry_messages = permits / max(len(entries), 1)
                 if len(entries):
@@ -169,7 +169,8 @@ class EntryReader:
         they fill a buffer.
         """
         return (
-            buffer.frame_bytes >= self._take_bytes
+            buffer.is_corrupt
+            or buffer.frame_bytes >= self._take_bytes
             or len(buffer.room()) == 0
             or buffer.frames * self._entry_messages >= self._permits / 2
         )

@@ -12,6 +12,8 @@ from geminga.pipeline.columns.entries import Entries, read_entries
 from geminga.pipeline.columns.payloads import BadPayload, ChunkedMessages, plain_payloads
 from geminga.pipeline.errors import PipelineError
 
+NEVER_PAST = (1 << 64, 0)
+
 
 class UnreadableEntry(PipelineError):
     """An entry that is as it was stored, but whose producer violated the protocol."""
@@ -23,17 +25,21 @@ class UnreadableEntry(PipelineError):
         )
 
 
-def entries_of(topic: str, taken: Taken) -> Entries:
-    """The entries in the frames of a reader. Raises `UnreadableEntry`."""
+def entries_of(topic: str, taken: Taken, past: tuple[int, int] = NEVER_PAST) -> Entries:
+    """The entries in the frames of a reader. A bad one from `past` on is left out with all that follow it,
+    if others come first. Raises `UnreadableEntry`.
+    """
     try:
         return read_entries(*taken)
     except ProtocolError:
-        for bounds in taken.bounds:
+        for row, bounds in enumerate(taken.bounds):
             try:
                 read_entries(taken.data, bounds[np.newaxis])
             except ProtocolError as error:
-                ledger_id, entry_id = position_of(taken.data.data, bounds[0], bounds[1])
-                raise UnreadableEntry(topic, f"{ledger_id}:{entry_id}", error) from None
+                position = position_of(taken.data.data, bounds[0], bounds[1])
+                if row and position >= past:
+                    return read_entries(taken.data, taken.bounds[:row])
+                raise UnreadableEntry(topic, f"{position[0]}:{position[1]}", error) from None
         raise
 
 

@@ -178,6 +178,25 @@ def test_an_entry_that_breaks_the_rules_is_named(bad: bytes) -> None:
         )
 
 
+@pytest.mark.parametrize("bad", [NOT_METADATA, NO_PUBLISH_TIME])
+def test_an_entry_behind_the_end_of_a_range_does_not_matter(bad: bytes) -> None:
+    """The error of the entry says to read what is before it."""
+    found = entries_of("persistent://a/b/c", taken(GOOD, GOOD, bad, GOOD), (3, 8))
+    assert found.entry_id.tolist() == [0, 0]
+    with pytest.raises(UnreadableEntry, match="entry 3:8 "):
+        entries_of("persistent://a/b/c", taken(GOOD, bad, GOOD), (3, 9))
+
+
+def test_metadata_that_goes_on_behind_its_message_names_the_entry() -> None:
+    head = metadata()
+    bad = bytearray(message(b"", head, entry_id=8))
+    at = len(bad) - len(head) - 4
+    bad[at : at + 4] = struct.pack(">I", 2**31 - 1)
+    bad[at - 4 : at] = struct.pack(">I", crc_32c(bytes(bad[at:])))
+    with pytest.raises(CorruptEntry, match="entry 3:8: it ends inside its metadata"):
+        taken(bytes(bad))
+
+
 def test_a_property_without_a_key_is_refused() -> None:
     with pytest.raises(ProtocolError, match="a property without a key"):
         rows(GOOD, NO_PROPERTY_KEY)

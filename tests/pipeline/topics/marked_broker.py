@@ -35,6 +35,10 @@ class MarkedBroker:
         self._gone = gone_when_sent or set()
         """Ledgers that are deleted as soon as a reader has their messages."""
         self.hidden = hidden or set()
+        self.metadata: dict[Position, pb.MessageMetadata] = {}
+        """Of entries that have other metadata than the rest."""
+        self.corrupt: set[Position] = set()
+        """Entries with a wrong checksum."""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._accepting = threading.Thread(target=self._accept, daemon=True)
         self._accepting.start()
@@ -99,7 +103,10 @@ class MarkedBroker:
             due = [each for each in self.visible if each >= starts[command.consumer_id]]
             starts[command.consumer_id] = _SENT
             self.lengths = {each: length for each, length in self.lengths.items() if each not in self._gone}
-            return b"".join(_message(command.consumer_id, each) for each in due)
+            return b"".join(
+                _message(command.consumer_id, each, self.metadata.get(each), each in self.corrupt)
+                for each in due
+            )
         return b""
 
 
@@ -107,8 +114,10 @@ def _id(position: Position) -> pb.MessageIdData:
     return pb.MessageIdData(ledgerId=unsigned(position[0]), entryId=unsigned(position[1]))
 
 
-def _message(consumer_id: int, position: Position) -> bytes:
-    metadata = pb.MessageMetadata(producer_name="p", sequence_id=position[1], publish_time=1)
+def _message(
+    consumer_id: int, position: Position, metadata: pb.MessageMetadata | None, is_corrupt: bool
+) -> bytes:
+    metadata = metadata or pb.MessageMetadata(producer_name="p", sequence_id=position[1], publish_time=1)
     value = f"{position[0]}:{position[1]}".encode()
     command = pb.CommandMessage(consumer_id=consumer_id, message_id=_id(position))
-    return frame(command, message_bytes(metadata, value))
+    return frame(command, message_bytes(metadata, value, checksum=0 if is_corrupt else None))
