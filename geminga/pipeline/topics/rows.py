@@ -165,7 +165,7 @@ def _find_heads(
         found = ChunkedMessages()
         earlier = Range(topic, start, before)
         for older in EntryReader(access, earlier, poll_timeout_s=poll_timeout_s).buffers():
-            chunks = np.flatnonzero(older.chunk_id >= 0)
+            chunks = np.array([row for row in _chunks(older) if older.uuid_of(row) in wanted], np.int64)
             if len(chunks):
                 plain_payloads(opened(older.select(chunks)), found)
         found_all = all(found.knows(uuid) or uuid in found.dropped for uuid in wanted)
@@ -179,10 +179,16 @@ def _headless(entries: Entries, chunked: ChunkedMessages) -> set[bytes]:
     """The uuids whose first chunk is neither here nor known already, nor was dropped."""
     seen: set[bytes] = set()
     missing: set[bytes] = set()
-    for row in np.flatnonzero(entries.chunk_id >= 0).tolist():
+    for row in _chunks(entries):
         uuid = entries.uuid_of(row)
         if entries.chunk_id[row] == 0:
             seen.add(uuid)
         elif uuid not in seen and not chunked.knows(uuid) and uuid not in chunked.dropped:
             missing.add(uuid)
     return missing
+
+
+def _chunks(entries: Entries) -> list[int]:
+    """The rows of chunks that say of which message they are; one that does not is named where it is read."""
+    found: list[int] = np.flatnonzero((entries.chunk_id >= 0) & entries.uuid.present).tolist()
+    return found
