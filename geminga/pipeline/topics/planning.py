@@ -187,7 +187,8 @@ def check_splits(
         return
     samples = _samples(found, splitting, questions)
     count = splits_wanted(found, splitting, samples)
-    if count <= SPLITS_OF_OPTIONS_MAX:
+    most = max(SPLITS_OF_OPTIONS_MAX, len(found))  # each range is one, whatever the options say
+    if count <= most:
         return
     too_many = (
         f"the {entries:,} entries would be about {count:,} splits, and {SPLITS_OF_OPTIONS_MAX:,} is the most"
@@ -195,7 +196,7 @@ def check_splits(
     if not splitting.rows_max:
         raise BadOption(f"option splitsPerPartition is {splitting.of_each}: {too_many}. Lower it")
     enough = splitting.rows_max
-    while splits_wanted(found, replace(splitting, rows_max=enough), samples) > SPLITS_OF_OPTIONS_MAX:
+    while splits_wanted(found, replace(splitting, rows_max=enough), samples) > most:
         enough *= 2
     raise BadOption(
         f"option maxRecordsPerPartition is {splitting.rows_max}: {too_many}. Raise it to {enough}, or let a "

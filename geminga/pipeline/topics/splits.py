@@ -92,9 +92,7 @@ def splits_wanted(
         window = Window.between(wanted.start, wanted.end, ledgers)
         if splitting.rows_max:
             some = pieces(window, list((samples or {}).get(wanted.topic) or typical))
-            for each in some:
-                of_part = max(int(splitting.rows_max / max(each.rows, _ALMOST) + _ALMOST), 1)
-                count += -(-each.entries // of_part)
+            count += _parts_of_rows(some, splitting.rows_max)
         else:
             count += min(splitting.of_each, window.entries)
     return count
@@ -135,6 +133,19 @@ def row_borders(found: Sequence[Piece], rows_max: int) -> list[int]:
             count = max(count, 1)
             at, left, rows = at + count, left - count, rows + count * each
     return _evened(found, borders, rows_max)
+
+
+def _parts_of_rows(found: Sequence[Piece], rows_max: int) -> int:
+    """As many as `row_borders` finds, in a step for each piece."""
+    parts, rows = 0, float(rows_max)
+    for piece in found:
+        each = max(piece.rows, _ALMOST)
+        left = max(piece.entries - max(int((rows_max - rows) / each + _ALMOST), 0), 0)
+        of_part = max(int(rows_max / each + _ALMOST), 1)
+        more = -(-left // of_part)
+        parts += more
+        rows = (left - (more - 1) * of_part) * each if more else rows + piece.entries * each
+    return parts
 
 
 def _evened(found: Sequence[Piece], borders: list[int], rows_max: int) -> list[int]:

@@ -320,3 +320,10 @@ def test_the_way_to_cut_is_in_the_offsets() -> None:
         assert Splitting.of_offsets({"t": "1:2:0"} | splitting.offsets()) == splitting
     assert Splitting(3).offsets() == {"splitsPerPartition": "3"}  # as in checkpoints of earlier versions
     assert AS_WORTH.offsets() == {}
+
+
+def test_many_small_ledgers_are_no_more_splits_than_their_rows_make() -> None:
+    ledgers = [Ledger(number, 1) for number in range(300)]
+    wanted = Range("persistent://a/b/c", MessageId(0, 0, 0), MessageId(299, 1, 0))
+    for rows_max, count in ((10, 30), (100, 3), (1_000_000, 1)):
+        assert splits_wanted([(wanted, ledgers)], Splitting(rows_max=rows_max)) == count
