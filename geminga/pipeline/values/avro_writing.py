@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -33,6 +33,15 @@ class BadColumns(PipelineError):
     """A DataFrame that cannot be written as it is."""
 
 
+def check_names(names: Iterable[str]) -> None:
+    """Raises `BadColumns` if two are the same: none of the two can be told by its name."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise BadColumns(f"two columns have the name {name!r}; drop or rename one, for example with toDF")
+        seen.add(name)
+
+
 def record_definition(columns: pa.Schema) -> Any:
     """Of a record with these fields. Raises `BadColumns`."""
     return _record(list(columns), RECORD_NAME, "")
@@ -40,6 +49,7 @@ def record_definition(columns: pa.Schema) -> Any:
 
 def _record(fields: list[pa.Field], name: str, namespace: str) -> Any:
     inside = f"{namespace}.{name}" if namespace else name
+    check_names(field.name for field in fields)
     for field in fields:
         if not _is_name(field.name):
             raise BadColumns(

@@ -33,7 +33,7 @@ from geminga.pipeline.columns.columns import (
 )
 from geminga.pipeline.columns.encoding import Rows
 from geminga.pipeline.columns.entries import Flags
-from geminga.pipeline.values.avro_writing import BadColumns
+from geminga.pipeline.values.avro_writing import BadColumns, check_names
 
 WRITTEN_COLUMNS = (
     VALUE,
@@ -66,8 +66,9 @@ READ_ONLY_COLUMNS = frozenset(
 
 
 def check_columns(schema: pa.Schema) -> None:
-    """Those beside the value. Raises `BadColumns`, in words."""
+    """That each has a name of its own, and those beside the value. Raises `BadColumns`, in words."""
     names = schema.names
+    check_names(names)
     for name in (KEY, ORDERING_KEY):
         if name in names and not _is_bytes(schema.field(name).type):
             raise BadColumns(f"column {name!r} is {schema.field(name).type}; expected binary or string")
@@ -83,15 +84,22 @@ def check_columns(schema: pa.Schema) -> None:
         raise BadColumns(f"column {TOPIC!r} is {schema.field(TOPIC).type}; expected string")
     if KEY_BASE64 in names and not pa.types.is_boolean(schema.field(KEY_BASE64).type):
         raise BadColumns(f"column {KEY_BASE64!r} is {schema.field(KEY_BASE64).type}; expected boolean")
-    if PROPERTIES in names and not pa.types.is_map(schema.field(PROPERTIES).type):
+    if PROPERTIES in names and not _are_texts(schema.field(PROPERTIES).type):
         raise BadColumns(
-            f"column {PROPERTIES!r} is {schema.field(PROPERTIES).type}; expected map<string,string>"
+            f"column {PROPERTIES!r} is {schema.field(PROPERTIES).type}; expected map<string,string>: cast it"
         )
     if HEADERS in names and not _are_headers(schema.field(HEADERS).type):
         raise BadColumns(
             f"column {HEADERS!r} is {schema.field(HEADERS).type}; expected "
             "array<struct<key: string, value: binary>>"
         )
+
+
+def _are_texts(kind: pa.DataType) -> bool:
+    """Numbers are none: zero would be sent as an empty text. A map without any pair may have no types."""
+    return bool(pa.types.is_map(kind)) and all(
+        _is_string(each) or pa.types.is_null(each) for each in (kind.key_type, kind.item_type)
+    )
 
 
 def _are_headers(kind: pa.DataType) -> bool:
@@ -126,11 +134,19 @@ def rows_of(
         value=_binary(batch.column(VALUE)) if value is None else value,
         key=key,
         event_time_ms=_ms(column(EVENT_TIME)),
-        properties=column(PROPERTIES) if HEADERS not in names else _properties(batch.column(HEADERS)),
+        properties=_texts(column(PROPERTIES)) if HEADERS not in names else _properties(batch.column(HEADERS)),
         ordering_key=_binary(column(ORDERING_KEY)),
         deliver_at_ms=_ms(column(DELIVER_AT_TIME)),
         key_base64=key_base64,
     )
+
+
+def _texts(column: pa.MapArray | None) -> pa.MapArray | None:
+    if column is None or not (
+        pa.types.is_null(column.type.key_type) or pa.types.is_null(column.type.item_type)
+    ):
+        return column
+    return column.cast(pa.map_(pa.string(), pa.string()))
 
 
 def _properties(headers: pa.ListArray) -> pa.MapArray:

@@ -35,8 +35,9 @@ from geminga.pipeline.topics.rows import read_range
 from geminga.pipeline.topics.splits import SPLITS_MAX
 from geminga.pipeline.topics.streaming import Offsets, StreamPlan
 from geminga.pipeline.values.avro_shapes import SchemaMismatch
-from geminga.pipeline.values.avro_writing import BadColumns
+from geminga.pipeline.values.avro_writing import BadColumns, record_definition
 from geminga.pipeline.values.decoding import ValueDecoder
+from geminga.pipeline.values.row_columns import check_columns
 from geminga.pipeline.values.schemas import schema_of, value_fields
 from geminga.pipeline.writing.sequences import bounds
 from geminga.pipeline.writing.task_writer import Task, TaskWriter
@@ -435,6 +436,34 @@ def test_columns_without_a_place_are_refused(topics: Topics, topic: str) -> None
         topics.write(topic, {"value": [b"x"], "__a": [1]})
     with pytest.raises(BadColumns, match="binary or string"):
         topics.write(topic, {"value": [b"x"], "__key": [1]})
+
+
+@pytest.mark.parametrize("kind", [pa.int32(), pa.int64(), pa.binary(), pa.bool_()])
+def test_properties_that_are_no_text_are_refused(kind: pa.DataType) -> None:
+    """Zero would be an empty text, and other numbers an error without advice."""
+    columns = pa.schema([("value", pa.binary()), ("__messageProperties", pa.map_(pa.string(), kind))])
+    with pytest.raises(BadColumns, match=r"map<string, .*>; expected map<string,string>: cast it"):
+        check_columns(columns)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.null()])
+def test_properties_are_text_of_any_length_or_none(topics: Topics, topic: str, kind: pa.DataType) -> None:
+    found = [[("a", None if kind == pa.null() else "0")], [], None]
+    topics.write(topic, {"value": [b"1", b"2", b"3"],
+                         "__messageProperties": pa.array(found, pa.map_(pa.string(), kind))})  # fmt: skip
+    assert [dict(row["__messageProperties"]) for row in topics.read(topic)] == [
+        {"a": "" if kind == pa.null() else "0"}, {}, {}
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["a", "__key"])
+def test_columns_of_one_name_are_refused(name: str) -> None:
+    kind = pa.string()
+    said = f"two columns have the name '{name}'; drop or rename one"
+    with pytest.raises(BadColumns, match=said):
+        check_columns(pa.schema([(name, kind), ("b", kind), (name, kind)]))
+    with pytest.raises(BadColumns, match=said):
+        record_definition(pa.schema([("s", pa.struct([(name, kind), (name, kind)]))]))
 
 
 def test_a_row_that_no_broker_takes_is_refused(topics: Topics, topic: str) -> None:
