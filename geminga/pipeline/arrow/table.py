@@ -60,12 +60,36 @@ def chosen_schema(options: Options, names: Sequence[str], values: TopicSchema) -
     return pa.schema([(name, known[name]) for name in dict.fromkeys(names)])
 
 
-def check_wanted(options: Options, names: Sequence[str], values: TopicSchema) -> None:
-    """Raises `BadOption` if the user's own schema has unknown columns."""
-    known = [*value_fields(values), *METADATA_COLUMNS, *MORE_COLUMNS]
-    others = [name for name in names if name not in known and name not in (VALUE, _corrupt_column(options))]
-    if others:
-        raise BadOption(f"schema(...) has the column {others[0]!r}; a topic here has {', '.join(known)}")
+def check_wanted(options: Options, wanted: pa.Schema, values: TopicSchema) -> None:
+    """Raises `BadOption` if the user's own schema has unknown columns, or whole numbers for fractions."""
+    known = value_fields(values) | METADATA_COLUMNS | MORE_COLUMNS
+    for field in wanted:
+        if field.name in known:
+            cut = _cut(field.name, known[field.name], field.type)
+            if cut is not None:
+                name, there, here = cut
+                raise BadOption(
+                    f"schema(...) has {name} as {here}, and the topic has {there}, whose fractions would be "
+                    f"lost: read it as {there}, and cast it in the query"
+                )
+        elif field.name not in (VALUE, _corrupt_column(options)):
+            raise BadOption(f"schema(...) has the column {field.name!r}; a topic here has {', '.join(known)}")
+
+
+def _cut(name: str, there: pa.DataType, here: pa.DataType) -> tuple[str, pa.DataType, pa.DataType] | None:
+    """The first number in a column that has a fraction there, and none here: Arrow cuts it without a word."""
+    if pa.types.is_struct(there) and pa.types.is_struct(here):
+        for field in here:
+            index = there.get_field_index(field.name)
+            found = None if index < 0 else _cut(f"{name}.{field.name}", there.field(index).type, field.type)
+            if found is not None:
+                return found
+        return None
+    if pa.types.is_list(there) and pa.types.is_list(here):
+        return _cut(f"{name}.element", there.value_type, here.value_type)
+    if pa.types.is_map(there) and pa.types.is_map(here):
+        return _cut(f"{name}.value", there.item_type, here.item_type)
+    return (name, there, here) if pa.types.is_floating(there) and pa.types.is_integer(here) else None
 
 
 def range_batches(

@@ -16,6 +16,7 @@ from geminga.pipeline.columns.batches import Messages, select
 from geminga.pipeline.columns.entries import NO_BATCH, Flags
 from geminga.pipeline.columns.message_id_column import message_ids
 from geminga.pipeline.columns.protobuf_columns import Bytes, Ints, Spans, scan
+from geminga.pipeline.errors import BadOption
 
 _PAIR_KEY, _PAIR_VALUE = 1, 2
 _US_PER_MS = 1000
@@ -171,13 +172,24 @@ class ColumnMaker:
         for wanted in self._schema:
             maker = self._makers.get(wanted.name)
             column = maker(messages) if maker is not None else values[wanted.name]
-            columns.append(column if column.type == wanted.type else column.cast(wanted.type))
+            columns.append(column if column.type == wanted.type else _cast(column, wanted))
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _topic_column(self, messages: Messages) -> pa.Array:
         if len(self._topics) < len(messages):
             self._topics = pa.repeat(pa.scalar(self._topic), len(messages))
         return self._topics.slice(0, len(messages))
+
+
+def _cast(column: pa.Array, wanted: pa.Field) -> pa.Array:
+    """To the type of a schema of the user's own."""
+    try:
+        return column.cast(wanted.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise BadOption(
+            f"schema(...) has {wanted.name!r} as {wanted.type}, and the topic has {column.type}, of which "
+            f"one does not fit ({error}): read it as {column.type}, and cast it in the query"
+        ) from None
 
 
 def decoded_keys(messages: Messages) -> pa.BinaryArray:

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from geminga.pipeline.arrow.table import check_wanted, table_schema, values_of
 from geminga.pipeline.errors import SET_RAW_VALUE, BadOption, PipelineError
-from geminga.pipeline.spark.api import spark_schema
+from geminga.pipeline.spark.api import arrow_schema, spark_schema
 from geminga.pipeline.spark.failures import in_own_words
 from geminga.pipeline.spark.scans.provider import PUSHES_FILTERS
 from geminga.pipeline.spark.scans.pushdown import condition_of
@@ -53,7 +53,7 @@ class PulsarSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse_options(self.options)
         values = values_of(options)
-        check_wanted(options, schema.fieldNames(), values)
+        check_wanted(options, arrow_schema(schema), values)
         pushes = self.options.get(PUSHES_FILTERS) == "true"
         return (FilteringReader if pushes else BatchReader)(options, values, schema)
 
@@ -63,7 +63,7 @@ class PulsarSource(DataSource):
         if options.is_bounded:
             raise BadOption("endingOffsets and endingTime are for batch queries: a stream has no end")
         values = values_of(options)
-        check_wanted(options, schema.fieldNames(), values)
+        check_wanted(options, arrow_schema(schema), values)
         return StreamReader(options, values, schema)
 
     @in_own_words

@@ -11,9 +11,12 @@ import pytest
 from pyspark.sql import functions
 from pyspark.sql.types import StructType
 
+from geminga.pipeline.arrow.table import range_batches, values_of
 from geminga.pipeline.columns.columns import METADATA_COLUMNS
 from geminga.pipeline.errors import BadOption, TopicMissing
+from geminga.pipeline.spark.api import spark_schema
 from geminga.pipeline.spark.source import PulsarSource
+from geminga.pipeline.topics.planning import plan_batch
 from geminga.pipeline.values.avro_shapes import SchemaMismatch
 from tests.e2e.admin_http import Admin, topic_path
 from tests.e2e.broker_process import Endpoints
@@ -263,6 +266,43 @@ def test_columns_that_there_are_not_are_refused(broker: Endpoints, topics: Topic
     source.reader(StructType().add("value", "binary").add("__ledgerId", "long"))
     with pytest.raises(BadOption, match="has the column 'valeu'"):
         source.reader(StructType().add("valeu", "binary"))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        (pa.field("d", pa.int64()), "has d as int64, and the topic has double"),
+        (pa.field("s", pa.struct([("f", pa.int32())])), "has s.f as int32, and the topic has float"),
+        (pa.field("l", pa.list_(pa.int8())), "has l.element as int8, and the topic has double"),
+        (pa.field("m", pa.map_(pa.string(), pa.int64())), "has m.value as int64, and the topic has double"),
+    ],
+)
+def test_a_schema_that_cuts_fractions_is_refused(
+    broker: Endpoints, topics: Topics, topic: str, wanted: pa.Field, said: str
+) -> None:
+    """1.5 became 1 without a word."""
+    kinds = {
+        "d": pa.float64(),
+        "s": pa.struct([("f", pa.float32())]),
+        "l": pa.list_(pa.float64()),
+        "m": pa.map_(pa.string(), pa.float64()),
+    }
+    row: dict[str, Any] = {"d": 1.5, "s": {"f": 1.5}, "l": [1.5], "m": [("k", 1.5)]}
+    topics.write(topic, {name: pa.array([row[name]], kind) for name, kind in kinds.items()})
+    source = PulsarSource({"service.url": broker.service_url, "topic": topic})
+    for make in (source.reader, source.streamReader):
+        with pytest.raises(BadOption, match=f"{said}, whose fractions would be lost"):
+            make(spark_schema(pa.schema([wanted])))
+    source.reader(spark_schema(pa.schema({**kinds, "d": pa.float32()})))
+
+
+def test_a_value_that_a_schema_of_ones_own_does_not_hold_is_told(topics: Topics, topic: str) -> None:
+    topics.write(topic, {"value": [b"7", b"a"]})
+    options = topics.options(topic)
+    wanted = pa.schema([("value", pa.int32())])
+    [part] = plan_batch(options)
+    with pytest.raises(BadOption, match="has 'value' as int32, and the topic has binary, of which one does"):
+        list(range_batches(options, values_of(options), wanted, part))
 
 
 @pytest.mark.parametrize("deeper", [False, True])
