@@ -23,6 +23,8 @@ from geminga.pipeline.spark import failure_of, register, register_namespace, shi
 from geminga.pipeline.spark.export import export_topics
 from tests.pipeline.each_once import assert_each_once, at, keyed
 
+ENDED_SECONDS = 120
+
 
 class Client:
     def __init__(self, spark: Any, service_url: str, topic: str, rows: int, directory: str) -> None:
@@ -55,7 +57,7 @@ class Client:
         assert_each_once(self.load(self.copy), self.rows, self.copy)
 
     def sql(self) -> None:
-        """A view keeps its plan; created again it has what came since, as a DataFrame has at each action."""
+        """A view or DataFrame keeps the plan of its first query; made again it has what came since."""
         options = f"'service.url' '{self.service_url}', 'topic' '{self.written}'"
         create = f"CREATE OR REPLACE TEMPORARY VIEW orders USING pulsar OPTIONS ({options})"
         count = "SELECT count(*) FROM orders WHERE __topic LIKE '%connect-written%'"
@@ -65,8 +67,8 @@ class Client:
         assert frame.count() == self.rows
         sink = keyed(self.spark, 10).write.format("pulsar").options(**at(self.service_url, self.written))
         sink.mode("append").save()
-        print("  rows of the same DataFrame, then of the view:", frame.count(), end=" ")
-        print(self.spark.sql(count).first()[0])
+        assert frame.count() == self.spark.sql(count).first()[0] == self.rows
+        assert self.load(self.written).count() == self.rows + 10
         self.spark.sql(create)
         assert self.spark.sql(count).first()[0] == self.rows + 10
 
@@ -75,8 +77,8 @@ class Client:
         frame = keyed(self.spark, 3)
         sink = frame.write.format("pulsar").options(**at(here, self.written))
         endless = self.spark.readStream.format("pulsar").options(**at(here, self.topic))
-        endless = endless.option("endingOffsets", "latest").load().writeStream.format("noop")
-        endless = endless.option("checkpointLocation", f"{self.directory}/endless")
+        endless = endless.option("endingTime", "1000").load().writeStream.format("noop")
+        endless = endless.option("checkpointLocation", f"{self.directory}/endless").queryName("endless")
         self.raises(BadOption, "nosuch", lambda: self.load(self.topic, nosuch="1").count())
         self.raises(TopicMissing, "check the name", lambda: self.load("nope").count())
         nothing = at("pulsar://127.0.0.1:1", self.topic)
@@ -84,7 +86,7 @@ class Client:
         self.raises(BrokerUnreachable, "is service.url right", lambda: read.load().count())
         self.raises(PipelineError, "overwritten", lambda: sink.mode("overwrite").save())
         self.raises(BadOption, "compression", lambda: sink.option("compression", "x").mode("append").save())
-        self.raises(BadOption, "a stream has no end", lambda: endless.start().awaitTermination())
+        self.raises(BadOption, "a stream has no end", lambda: ended(endless.start()))
         for refused in (
             lambda: ship(self.spark),
             lambda: register_namespace(self.spark, "public/default", {"service.url": here}),
@@ -102,6 +104,14 @@ class Client:
             assert "\n" not in str(found), str(found)
         else:
             raise AssertionError(f"no error, {kind.__name__} was expected: {words}")
+
+
+def ended(query: Any) -> None:
+    """Returns once it has ended, and raises its error. One that goes on is stopped."""
+    if not query.awaitTermination(ENDED_SECONDS):
+        told = query.status
+        query.stop()
+        raise AssertionError(f"a query goes on after {ENDED_SECONDS} s: {told}")
 
 
 def main() -> None:

@@ -69,6 +69,6 @@ def test_tables_of_a_namespace_are_refused_before_anything_is_made() -> None:
 
 def test_registering_warns_of_what_spark_does_not_do_there() -> None:
     spark: Any = OverConnect()
-    with pytest.warns(RuntimeWarning, match="CREATE TABLE lose their options, so create temporary views"):
+    with pytest.warns(RuntimeWarning, match="a view or DataFrame keeps .* CREATE TABLE lose their options"):
         assert register(spark) is spark
     assert [source.name() for source in spark.registered] == ["pulsar"]

@@ -54,8 +54,9 @@ def install(spark: SparkSession) -> bool:
     except (Py4JError, _NoJvm) as error:
         said = str(error).partition("\n\tat ")[0].replace("\n", " ")
         warnings.warn(
-            "data source pulsar: a view keeps the plan of its first query, filters and columns are not "
-            f"pushed down, and tables of CREATE TABLE lose their options, so create temporary views ({said})",
+            "data source pulsar: a view or DataFrame keeps the plan of its first query, filters and columns "
+            "are not pushed down, and tables of CREATE TABLE lose their options, so create temporary views "
+            f"({said})",
             RuntimeWarning,
             stacklevel=3,
         )
