@@ -1,4 +1,4 @@
-"""Producers on a blocking connection: many entries under way, each confirmed by its receipt."""
+"""Producers on blocking connections: many entries under way, each confirmed by its receipt."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from geminga.clock import RealClock
 from geminga.errors import ServerError
 from geminga.limits import MIB
-from geminga.pipeline.client.connection import Connection
-from geminga.pipeline.client.lookup import owner_of
+from geminga.pipeline.client.producer_connections import ProducerConnection, ProducerConnections
 from geminga.pipeline.errors import Access, BrokerUnreachable, PipelineError, Refused
 from geminga.wire import client_commands
 from geminga.wire import pulsar_pb2 as pb
@@ -30,9 +29,12 @@ _SAME_NAME = (
     "own (producerNamePrefix)"
 )
 _TRY_AGAIN = (ServerError.PRODUCER_BUSY, ServerError.SERVICE_NOT_READY, ServerError.PRODUCER_FENCED)
-_PRODUCER_ID = 1
 PENDING_BYTES_MAX = 32 * MIB
 """Of a producer that shares no bound with others."""
+_ENTRY_BYTES_MIN = 1024
+"""An entry counts as so much at least. That bounds the receipts that wait in a connection too: a broker may
+take no more entries while it cannot write receipts.
+"""
 
 
 class NotSent(PipelineError):
@@ -105,13 +107,15 @@ class Producer:
         topic: str,
         name: str | None,
         *,
+        connections: ProducerConnections | None = None,
         pending_max: int,
         send_timeout_s: float,
         schema: pb.Schema | None = None,
         pending_bytes: PendingBytes | None = None,
         stored_digest: Callable[[int], int | None] | None = None,
     ) -> None:
-        """`name` None: the broker chooses one. `schema` is registered. `pending_max` entries may be without a
+        """`name` None: the broker chooses one. `connections`: shared with other producers; None: its own,
+        where its id is 1. `schema` is registered. `pending_max` entries may be without a
         receipt, and `pending_bytes`, of which other producers may have a part. `stored_digest` is given where
         the broker deduplicates and nothing may be stored under the name meanwhile but what this producer has
         sent: of the entry whose last sequence id the broker knows, None if that is not to be compared.
@@ -125,7 +129,11 @@ class Producer:
         """Entries that the broker confirmed without storing them: it takes them for repetitions."""
         self._schema = schema
         self._schema_version = b""
-        self._access = access
+        self._connections = ProducerConnections(access) if connections is None else connections
+        self.producer_id = self._connections.new_producer_id()
+        """Which its frames name."""
+        self._is_closed = False
+        """By the broker."""
         self._pending_max = pending_max
         self._send_timeout_s = send_timeout_s
         self._pending: deque[_Sent] = deque()
@@ -151,11 +159,11 @@ class Producer:
         """An entry with the sequence id of its first row, and that of its last, if it has several. Waits for
         room; confirmed is what `flush` has seen. Raises `NotSent`, `Refused`, `PipelineError`.
         """
-        self._pending_bytes.make_room(len(frame))
+        self._pending_bytes.make_room(_counted(frame))
         last = sequence_id if last_sequence_id is None else last_sequence_id
         self._pending.append(_Sent(sequence_id, last, digest, frame))
-        self._pending_bytes.add(self, len(frame))
-        self._with_retries(lambda: self._connection.write(frame))
+        self._pending_bytes.add(self, _counted(frame))
+        self._with_retries(lambda: self._open_connection().write(frame))
         if len(self._pending) >= self._pending_max:
             self._wait(lambda: len(self._pending) <= self._pending_max // 2)
 
@@ -175,18 +183,31 @@ class Producer:
 
     def known_sequence_id(self) -> int:
         """What the broker says now about the last sequence id of this producer; -1: it keeps none."""
-        self._connection.request(lambda number: client_commands.close_producer(number, _PRODUCER_ID))
+        self._connection.request(self._closing)
         return int(self._register(self._connection).last_sequence_id)
 
     def close(self) -> None:
         try:
-            if not self._pending:
-                self._connection.request(lambda number: client_commands.close_producer(number, _PRODUCER_ID))
+            if not self._pending and not self._is_closed:
+                self._connection.request(self._closing)
         except PipelineError:
             pass  # it ends with its connection anyway
         finally:
             self._pending_bytes.leave_out(self)
-            self._connection.close()
+            self._connection.leave(self.producer_id)
+
+    def hear(self, command: Any) -> None:
+        """What the broker says of this producer. Raises `Refused`."""
+        if isinstance(command, pb.CommandSendReceipt):
+            if self._pending and self._pending[0].sequence_id == command.sequence_id:
+                confirmed = self._pending.popleft()
+                self._confirmed_id = confirmed.last_sequence_id
+                self._pending_bytes.add(self, -_counted(confirmed.frame))
+                self.deduplicated += signed(command.message_id.ledgerId) < 0
+        elif isinstance(command, pb.CommandSendError):
+            raise Refused(command.error, f"{self.topic}: {command.message}")
+        elif isinstance(command, pb.CommandCloseProducer):
+            self._is_closed = True
 
     def _wait(self, is_enough: Callable[[], bool]) -> None:
         until = _CLOCK.monotonic_s() + self._send_timeout_s
@@ -202,24 +223,20 @@ class Producer:
                 )
 
     def _take_receipts(self, timeout_s: float = 1.0) -> None:
-        for command in self._connection.receive(timeout_s):
-            if isinstance(command, pb.CommandSendReceipt):
-                if self._pending and self._pending[0].sequence_id == command.sequence_id:
-                    confirmed = self._pending.popleft()
-                    self._confirmed_id = confirmed.last_sequence_id
-                    self._pending_bytes.add(self, -len(confirmed.frame))
-                    self.deduplicated += signed(command.message_id.ledgerId) < 0
-            elif isinstance(command, pb.CommandSendError):
-                raise Refused(command.error, f"{self.topic}: {command.message}")
-            elif isinstance(command, pb.CommandCloseProducer):
-                raise BrokerUnreachable(f"{self.topic}: the broker closed the producer")
+        """Those of all producers of the connection."""
+        self._open_connection().hear(timeout_s)
+
+    def _open_connection(self) -> ProducerConnection:
+        if self._is_closed:
+            raise BrokerUnreachable(f"{self.topic}: the broker closed the producer")
+        return self._connection
 
     def _with_retries(self, act: Callable[[], None]) -> None:
         """Do it; if the broker is away, wait for it and send again what was not confirmed."""
         try:
             act()
         except BrokerUnreachable:
-            self._connection.close()
+            self._connection.leave(self.producer_id)
             self._persistently(self._go_on)
 
     def _go_on(self) -> None:
@@ -233,15 +250,15 @@ class Producer:
             self._send_timeout_s, act, lambda: f"{self.topic}: {len(self._pending)} batches are not confirmed"
         )
 
-    def _open(self) -> Connection:
+    def _open(self) -> ProducerConnection:
         """Look the topic up and register; waits while another of the same name is still connected."""
         begun = _CLOCK.monotonic_s()
         while True:
-            connection = owner_of(self._access, self.topic)
+            connection = self._connections.to_owner_of(self.topic)
             try:
                 answer = self._register(connection)
             except Refused as error:
-                connection.close()
+                connection.close_unused()
                 if error.code == ServerError.INCOMPATIBLE_SCHEMA:
                     raise PipelineError(
                         f"{self.topic}: its schema does not allow these values ({error.text}); change the "
@@ -255,13 +272,15 @@ class Producer:
                 threading.Event().wait(_PAUSE_SECONDS)
                 continue
             except BaseException:
-                connection.close()
+                connection.close_unused()
                 raise
+            connection.join(self.producer_id, self)
             try:
                 self._check_alone(answer.last_sequence_id)
             except BaseException:
-                connection.close()
+                connection.leave(self.producer_id)
                 raise
+            self._is_closed = False
             self.name = answer.producer_name
             self.last_sequence_id = answer.last_sequence_id
             self._schema_version = answer.schema_version if self._schema is not None else b""
@@ -284,11 +303,18 @@ class Producer:
             "give each a producerNamePrefix of its own"
         )
 
-    def _register(self, connection: Connection) -> pb.CommandProducerSuccess:
+    def _closing(self, request_id: int) -> bytes:
+        return client_commands.close_producer(request_id, self.producer_id)
+
+    def _register(self, connection: ProducerConnection) -> pb.CommandProducerSuccess:
         answer = connection.request(
             lambda number: client_commands.producer(
-                number, _PRODUCER_ID, self.topic, self.name, schema=self._schema
+                number, self.producer_id, self.topic, self.name, schema=self._schema
             )
         )
         assert isinstance(answer, pb.CommandProducerSuccess)
         return answer
+
+
+def _counted(frame: bytes) -> int:
+    return max(len(frame), _ENTRY_BYTES_MIN)

@@ -178,7 +178,7 @@ class Lane:
         if self._options.exactly_once:
             self._note(metadata, payload, last)
         self.producer.name_schema(metadata)
-        frame = send_frame(1, metadata, payload, self._compression)
+        frame = send_frame(self.producer.producer_id, metadata, payload, self._compression)
         self.producer.send(first, frame, last, self._digest)
         self._sent(len(rows), last)
 
@@ -189,7 +189,7 @@ class Lane:
             self._note(metadata, batch_payload(row), sequence_id)
         self.producer.name_schema(metadata)
         payload = row.value[0].as_py() or b""
-        frame = send_frame(1, metadata, payload, self._compression)
+        frame = send_frame(self.producer.producer_id, metadata, payload, self._compression)
         self.producer.send(sequence_id, frame, digest=self._digest)
         self._sent(1, sequence_id)
 

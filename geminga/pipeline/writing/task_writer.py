@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from geminga.pipeline.client.connection import Connection
+from geminga.pipeline.client.producer_connections import ProducerConnections
 from geminga.pipeline.client.producing import PendingBytes, Producer, while_away
 from geminga.pipeline.client.topics import full_name, partitions_of
 from geminga.pipeline.columns.columns import PARTITION, TOPIC
@@ -34,7 +35,7 @@ from geminga.pipeline.writing.sequences import bounds, partitions_then, sequence
 __all__ = ["Task", "TaskWriter", "Written"]
 
 _PRODUCERS_MAX = 10_000
-"""Of a task: each has a connection of its own."""
+"""Of a task."""
 
 
 class TaskWriter:
@@ -52,6 +53,7 @@ class TaskWriter:
         self._rows: dict[str, int] = {}
         # a quarter waits, a quarter is for the copy of a lane's rows that becomes a batch
         self._waiting_bytes_max = options.memory_limit_bytes // 4
+        self._connections = ProducerConnections(options.access)
         self._pending_bytes = PendingBytes(options.memory_limit_bytes // 2)
 
     def _prepare(self, columns: pa.Schema) -> Encoder:
@@ -239,6 +241,7 @@ class TaskWriter:
             self._options.access,
             part,
             name,
+            connections=self._connections,
             pending_max=self._options.pending_max,
             send_timeout_s=self._options.send_timeout_s,
             schema=None if self._encoder is None else self._encoder.schema,
