@@ -44,6 +44,12 @@ from tests.pipeline.oracle.plans import Plan, plans
 
 PROGRAM = Path(__file__).with_name("PipelineOracle.java")
 SETTINGS = {"brokerDeleteInactiveTopicsEnabled": "false"}
+KEEPS_EMPTY_TOPICS = {
+    "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
+    "maxInactiveDurationSeconds": 60,
+    "deleteWhileInactive": False,
+}
+"""A broker deletes a partition without messages after a minute, and reading the topic then says so."""
 PRINTED_MAX = 5
 """Differences of a topic that are printed; the others are counted."""
 
@@ -143,6 +149,7 @@ def make_namespace(admin: Admin, name: str, topics: Sequence[Plan]) -> None:
         ("PUT", path, {}),
         ("PUT", f"{path}/schemaCompatibilityStrategy", "BACKWARD_TRANSITIVE"),
         ("POST", f"{path}/retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}),
+        ("POST", f"{path}/inactiveTopicPolicies", KEEPS_EMPTY_TOPICS),
         *(
             ("PUT", f"/admin/v2/{topic.replace('://', '/')}/partitions", plan["partitions"])
             for plan in topics
