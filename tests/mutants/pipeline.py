@@ -318,8 +318,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "splits-with-one-entry-too-many",
         SPLITS,
-        "int((rows_max - rows) / each + _ALMOST)",
-        "int((rows_max - rows) / each + 1)",
+        "min(left, int((rows_max - rows) / each + _ALMOST))",
+        "min(left, int((rows_max - rows) / each + 1))",
         SPLITS_TESTS,
         "that a split has no more messages than maxRecordsPerPartition if batches are equal",
     ),
