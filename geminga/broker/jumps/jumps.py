@@ -184,9 +184,8 @@ class Jumps:
             finally:
                 # Also when the caller has gone, or the broker stops: or the next start would go to the end.
                 if has_begun:
-                    self._tell(move, is_over=is_over)
                     with trio.CancelScope(shield=True):
-                        await self._let_go()
+                        await self._let_go(move, is_over=is_over)
         return Jump(
             from_ms=from_ms,
             to_ms=to_ms,
@@ -197,18 +196,22 @@ class Jumps:
             unfinished=clock.working(),
         )
 
-    async def _let_go(self) -> None:
+    async def _let_go(self, move: _Move, *, is_over: bool) -> None:
         """The clock ticks on once it is durable where it stands: a start would go back to the target else.
-        Raises StorageError, and lets the clock stand still.
+        The event is not told before that either, or a kill after it went on at the end of a move that had
+        ended early. Raises StorageError, and lets the clock stand still.
         """
         try:
-            self._clock.let_go(await self._saves.end())
+            ahead_ms = await self._saves.end()
         except StorageError as error:
+            self._tell(move, is_over=is_over)
             self._clock.stand()
             raise StorageError(
                 f"the clock stands still at {time_text(self._clock.now_ms())}, since that cannot be saved: "
                 f"{error}. Move it once more, also by 0 ms, when it can be"
             ) from None
+        self._tell(move, is_over=is_over)
+        self._clock.let_go(ahead_ms)
 
     async def _go(self, move: _Move) -> None:
         clock, rounds = self._clock, self._rounds
