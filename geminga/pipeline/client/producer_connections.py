@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from geminga.client.lookup import REDIRECTS_MAX, Lookup
 from geminga.pipeline.client.connection import Connection
 from geminga.pipeline.client.lookup import refused_lookup
 from geminga.pipeline.errors import Access, BrokerUnreachable, PipelineError, Refused
 
-
-class Hearing(Protocol):
-    """A producer."""
-
-    def hear(self, command: Any) -> None:
-        """A receipt, an error, or that the broker has closed it. Raises `Refused` for an error."""
+Hear: TypeAlias = Callable[[Any], None]
+"""Takes a receipt, an error, or that the broker has closed a producer. Raises `Refused` for an error."""
 
 
 class ProducerConnection:
@@ -26,15 +22,15 @@ class ProducerConnection:
         self.url = connection.url
         self.is_closed = False
         self._connection = connection
-        self._producers: dict[int, Hearing] = {}
+        self._producers: dict[int, Hear] = {}
 
     @property
     def message_bytes_max(self) -> int:
         return self._connection.message_bytes_max
 
-    def join(self, producer_id: int, producer: Hearing) -> None:
-        """It is registered with the broker, and hears what is for it from now on."""
-        self._producers[producer_id] = producer
+    def join(self, producer_id: int, hear: Hear) -> None:
+        """The producer is registered with the broker, and hears what is for it from now on."""
+        self._producers[producer_id] = hear
 
     def leave(self, producer_id: int) -> None:
         """The last one to leave closes the connection."""
@@ -59,9 +55,9 @@ class ProducerConnection:
 
     def _hand_out(self, commands: list[Any]) -> None:
         for command in commands:
-            producer = self._producers.get(getattr(command, "producer_id", 0))
-            if producer is not None:
-                producer.hear(command)
+            hear = self._producers.get(getattr(command, "producer_id", 0))
+            if hear is not None:
+                hear(command)
 
     def _or_lost(self, act: Callable[[], Any]) -> Any:
         if self.is_closed:

@@ -274,7 +274,7 @@ class Producer:
             except BaseException:
                 connection.close_unused()
                 raise
-            connection.join(self.producer_id, self)
+            connection.join(self.producer_id, self.hear)
             try:
                 self._check_alone(answer.last_sequence_id)
             except BaseException:
