@@ -33,12 +33,15 @@ def keep_freed_memory() -> None:
 
 
 @functools.cache
-def freeze_imports() -> None:
-    """In a worker that Spark reuses, have the collector leave out what is there now, which is mostly modules.
+def freeze_imports(after: str) -> None:
+    """In a worker that Spark reuses, have the collector leave out what is there now, which is mostly modules;
+    once for each `after`, such as "import" and "task".
 
     Spark's daemon collects after each task, and so after each split and each step of planning. Looking
     through all that numpy, pandas and pyarrow have made takes 50 ms of a core, as much as reading 300,000
-    messages. Objects are still freed by their reference counts.
+    messages. Objects are still freed by their reference counts. The first task imports more: pyarrow imports
+    pandas for its first array of Python's values, which takes 0.4 s, so that no module of ours makes one when
+    it is imported; a process that only plans does without.
     """
     if os.environ.get(REUSED_WORKER):
         gc.freeze()

@@ -17,7 +17,6 @@ from geminga.wire.varint import varint
 _LEDGER, _ENTRY, _PARTITION, _BATCH_INDEX, _BATCH_SIZE = b"\x08", b"\x10", b"\x18", b"\x20", b"\x30"
 _UINT64_MAX = 2**64 - 1
 _LARGE_BATCH = 100
-_NOTHING = pa.scalar(b"")
 
 
 def message_ids(messages: Messages) -> pa.BinaryArray:
@@ -32,14 +31,14 @@ def _of_small_batches(messages: Messages) -> pa.BinaryArray:
     entries = messages.entries
     parts = [varints(_LEDGER, entries.ledger_id), varints(_ENTRY, entries.entry_id)]
     partition = varints(_PARTITION, np.maximum(entries.partition, 0))
-    parts.append(pc.if_else(pa.array(entries.partition >= 0), partition, _NOTHING))
+    parts.append(pc.if_else(pa.array(entries.partition >= 0), partition, b""))
     entry = pa.array(messages.entry)
     prefix = pc.binary_join_element_wise(*parts, b"").take(entry)
     suffix = varints(_BATCH_SIZE, np.maximum(entries.batch_messages, 0)).take(entry)
     index = varints(_BATCH_INDEX, np.maximum(messages.batch_index, 0))
     if (messages.batch_index == NO_BATCH).any():
         batched = pa.array(messages.batch_index != NO_BATCH)
-        index, suffix = pc.if_else(batched, index, _NOTHING), pc.if_else(batched, suffix, _NOTHING)
+        index, suffix = pc.if_else(batched, index, b""), pc.if_else(batched, suffix, b"")
     return pc.binary_join_element_wise(prefix, index, suffix, b"")
 
 

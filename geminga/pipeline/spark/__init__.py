@@ -37,4 +37,4 @@ __all__ = [
     "ship",
 ]
 
-freeze_imports()  # here, as each worker imports this for what it is sent, and it imports nearly all the rest
+freeze_imports("import")  # here, as each worker imports this for what it is sent, and so nearly all the rest

@@ -73,7 +73,7 @@ def each(
                 except PipelineError as error:
                     note_parts(error)
                     raise
-                freeze_imports()  # item, work and what they ran have brought theirs by now
+                freeze_imports("task")  # item, work and what they ran have brought theirs by now
 
     return _shared_out(spark, items).mapInArrow(run, spark_schema(schema))
 

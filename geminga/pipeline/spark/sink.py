@@ -12,6 +12,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from geminga.clock import RealClock
+from geminga.pipeline.columns.allocation import freeze_imports
 from geminga.pipeline.errors import PipelineError
 from geminga.pipeline.spark.api import DataSourceStreamArrowWriter, arrow_schema, batches_of
 from geminga.pipeline.spark.failures import in_own_words
@@ -101,4 +102,5 @@ def _write(options: Options, task: Task, columns: pa.Schema, batches: Iterator[p
         written = writer.write(batches)
     finally:
         writer.close()
+    freeze_imports("task")
     return Committed(written.rows, written.batches)

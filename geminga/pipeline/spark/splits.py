@@ -9,6 +9,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from geminga.pipeline.arrow.table import range_batches
+from geminga.pipeline.columns.allocation import freeze_imports
 from geminga.pipeline.spark.api import arrow_schema
 from geminga.pipeline.spark.failures import in_own_words
 from geminga.pipeline.topics.options import Options
@@ -31,3 +32,4 @@ def read_split(
     """Its messages as Arrow batches of exactly this schema; `values` is that of the topic's values."""
     if wanted is not None:
         yield from range_batches(options, values, arrow_schema(schema), wanted)
+    freeze_imports("task")

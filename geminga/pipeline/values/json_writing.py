@@ -23,7 +23,6 @@ from geminga.pipeline.values.avro_encoding import has_a_key_twice
 from geminga.pipeline.values.avro_writing import python_rows
 
 _ESCAPED = r'["\\\x00-\x1f]'
-_NULL = pa.scalar("null")
 _SAME_FLOATS = (1e-4, 1e9)
 """Between them, and for 0, Arrow writes what Python writes, but for the point behind a whole number."""
 _ROWS_MIN = 32
@@ -59,7 +58,7 @@ def _texts(column: pa.Array) -> pa.StringArray:
         text = _json_not_null(column.type)
         values = column.to_pylist(maps_as_pydicts="strict")
         found = pa.array([None if value is None else text(value) for value in values], pa.string())
-    return found.fill_null(_NULL) if found.null_count else found
+    return found.fill_null("null") if found.null_count else found
 
 
 def _in_columns(column: pa.Array) -> pa.StringArray | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -55,6 +57,13 @@ def test_workers_do_not_look_through_their_imports_after_each_task(spark: Any) -
     found = collect_each(spark, [None] * 4, heap)
     assert any(frozen > 3 * looked_through for frozen, looked_through in found), found
     assert gc.get_freeze_count() == 0, "the user's own process is left as it is"
+
+
+def test_a_process_that_only_plans_does_not_import_pandas() -> None:
+    """Spark starts one for each stream, and pandas is a third of what it would import."""
+    code = "import geminga.pipeline.spark.source, sys; print('pandas' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert found.stdout == "False\n"
 
 
 def test_an_error_of_a_worker_comes_back_with_its_options(spark: Any) -> None:
