@@ -109,9 +109,14 @@ class Topics:
         return parse_options({"service.url": self.endpoints.service_url, "topic": topic, **more})
 
     def write(self, topic: str, columns: dict[str, Any], *, task: Task | None = None, **more: str) -> Written:
+        return self.write_batch(topic, pa.RecordBatch.from_pydict(columns), task=task, **more)
+
+    def write_batch(
+        self, topic: str, batch: pa.RecordBatch, *, task: Task | None = None, **more: str
+    ) -> Written:
         writer = TaskWriter(self.options(topic, **more), task or Task("test", 0, 0))
         try:
-            return writer.write([pa.RecordBatch.from_pydict(columns)])
+            return writer.write([batch])
         finally:
             writer.close()
 

@@ -18,6 +18,7 @@ from geminga.pipeline.spark.api import DataSourceStreamArrowWriter, arrow_schema
 from geminga.pipeline.spark.failures import in_own_words
 from geminga.pipeline.topics.options import Options
 from geminga.pipeline.writing.task_writer import Task, TaskWriter
+from geminga.pipeline.writing.topic_nulls import as_topic_has, in_columns
 
 _BATCH_ID, _QUERY_ID = "streaming.sql.batchId", "sql.streaming.queryId"
 _RUN_ID = "spark.jobGroup.id"
@@ -37,7 +38,9 @@ class BatchWriter(DataSourceArrowWriter):
     """Rows are visible as soon as they are stored: there is nothing to commit, and nothing to take back."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        self._columns = _checked(options, schema)
+        given = _checked(options, schema)
+        self._columns = as_topic_has(options, given)
+        self._as_given = self._columns.equals(given)
         self._options = options
         self._run = uuid.uuid4().hex[:12]
         self._began_ms = _CLOCK.now_ms()
@@ -46,6 +49,8 @@ class BatchWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Committed:
         context = TaskContext.get()
         assert context is not None
+        if not self._as_given:
+            iterator = (in_columns(batch, self._columns) for batch in iterator)
         prefix = self._options.producer_name_prefix
         if prefix is None:  # the job's alone: nothing under it is older than the job
             task = Task(

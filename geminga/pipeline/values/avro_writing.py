@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from geminga.pipeline.errors import PipelineError
 from geminga.pipeline.values.avro_encoding import ROWS_MIN, encoded_records
+from geminga.pipeline.values.avro_shapes import Shape
 
 RECORD_NAME = "topLevelRecord"
 _PLAIN: dict[pa.DataType, str] = {
@@ -74,6 +75,33 @@ def _is_name(text: str) -> bool:
         and all(one.isalpha() or one.isdecimal() or one == "_" for one in text)
         and not text[0].isdecimal()
     )
+
+
+def with_nulls_of(columns: pa.Schema, shape: Shape) -> pa.Schema:
+    """The columns, which of them may be null as in a record of `shape`, at every depth where names and types
+    are the same ones. A literal of SQL cannot be null, and what was read from a topic always can; taken from
+    the columns, either would be a schema that the registry refuses (compatibility FULL).
+    """
+    return pa.schema(_fields_with_nulls(list(columns), shape))
+
+
+def _fields_with_nulls(fields: list[pa.Field], shape: Shape) -> list[pa.Field]:
+    parts = dict(zip(shape.fields, shape.parts, strict=True))
+    return [_with_nulls(field, parts[field.name]) if field.name in parts else field for field in fields]
+
+
+def _with_nulls(field: pa.Field, shape: Shape) -> pa.Field:
+    nullable = shape.kind in ("union", "null")
+    if shape.kind == "union" and len(shape.parts) == 1:
+        shape = shape.parts[0]
+    kind = field.type
+    if pa.types.is_struct(kind) and shape.kind == "record":
+        kind = pa.struct(_fields_with_nulls(list(kind), shape))
+    elif pa.types.is_list(kind) and shape.kind == "array":
+        kind = pa.list_(_with_nulls(kind.value_field, shape.parts[0]))
+    elif pa.types.is_map(kind) and shape.kind == "map":
+        kind = pa.map_(kind.key_field, _with_nulls(kind.item_field, shape.parts[0]))
+    return field.with_type(kind).with_nullable(nullable)
 
 
 def _definition(kind: pa.DataType, nullable: bool, name: str, namespace: str) -> Any:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from geminga.errors import GemingaError
@@ -86,6 +87,24 @@ def test_a_table_is_read_written_and_seen_as_it_is_now(
     with pytest.raises(Exception, match="a topic cannot be overwritten"):
         spark.sql(f"INSERT OVERWRITE {table} SELECT * FROM {table}")
     spark.catalog.dropTempView(view)
+
+
+def test_what_may_be_null_is_what_the_topic_says(
+    spark: Any, broker: Endpoints, topics: Topics, topic: str, table: str
+) -> None:
+    """Literals cannot be null and rows that were read can: the registry refused both in the other's topic."""
+    inner = pa.struct([pa.field("tags", pa.list_(pa.field("element", pa.string(), nullable=False)))])
+    fields = [pa.field("id", pa.int64(), nullable=False), ("name", pa.string()), ("inner", inner)]
+    rows = pa.RecordBatch.from_pylist([{"id": 1, "name": None, "inner": {"tags": ["a"]}}], pa.schema(fields))
+    topics.write_batch(topic, rows)
+    spark.sql(f"CREATE TABLE {table} USING pulsar OPTIONS ({options(broker, topic)})")
+    columns = "(id, name, inner)"
+    spark.sql(f"INSERT INTO {table} {columns} VALUES (2, 'two', named_struct('tags', array('b')))")
+    spark.sql(f"INSERT INTO {table} {columns} SELECT id + 2, name, inner FROM {table}")
+    found = spark.sql(f"SELECT id, name, inner.tags[0] FROM {table} ORDER BY id").collect()
+    assert [tuple(row) for row in found] == [(1, None, "a"), (2, "two", "b"), (3, None, "a"), (4, "two", "b")]
+    with pytest.raises(Exception, match="a null for which the topic's schema has no place.*'id'"):
+        spark.sql(f"INSERT INTO {table} {columns} SELECT if(id = 3, null, id), name, inner FROM {table}")
 
 
 def test_a_second_session_of_the_jvm_knows_the_source(

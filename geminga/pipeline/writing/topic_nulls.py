@@ -1,0 +1,42 @@
+"""Which columns of a record may be null: what the topic's schema says, if it has one."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from geminga.pipeline.client.connection import Connection
+from geminga.pipeline.topics.options import Options
+from geminga.pipeline.values.avro_shapes import shape_of
+from geminga.pipeline.values.avro_writing import BadColumns, with_nulls_of
+from geminga.pipeline.values.schemas import definition_of, fetch_schema
+from geminga.pipeline.values.value_encoding import ValueEncoder, value_encoder
+
+
+def as_topic_has(options: Options, columns: pa.Schema) -> pa.Schema:
+    """The columns of a record for one topic, with nulls where the topic's schema has them. Others are as they
+    were: rows that choose their topics, pairs, a topic without a schema or with one of another kind, and
+    `exactlyOnce`, whose rows have to be the same bytes when they are written again, whatever the topic has by
+    then. Raises `PipelineError`.
+    """
+    topics = options.topics
+    if options.exactly_once or options.key_value_encoding is not None or topics is None:
+        return columns
+    encoder: ValueEncoder = value_encoder(columns, options.value_schema)
+    if encoder.definition is None or topics.pattern is not None or len(topics.names) != 1:
+        return columns
+    with Connection.open(options.access) as connection:
+        schema = fetch_schema(connection, topics.names[0])
+    if schema.kind != encoder.kind:
+        return columns
+    return with_nulls_of(columns, shape_of(definition_of(schema)))
+
+
+def in_columns(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
+    """Raises `BadColumns` for a null where there is none in `columns`."""
+    try:
+        return batch.cast(columns)
+    except (pa.ArrowInvalid, ValueError) as error:
+        raise BadColumns(
+            f"a row has a null for which the topic's schema has no place ({error}); fill it, for "
+            "example with coalesce"
+        ) from None
