@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from geminga.pipeline.columns.protobuf_columns import Bytes, Ints
+from geminga.pipeline.columns.varint_columns import varint_table
 
-_VARINT_BYTES_MAX = 10
 _VALUE, _NULL = 0, 2
 """The number of a branch of [type, null] in zigzag."""
 _BYTES_MAX = 1 << 30
@@ -93,10 +93,12 @@ def _scalars(column: pa.Array) -> _Table:
     if pa.types.is_decimal128(kind):
         return _decimals(column)
     if pa.types.is_boolean(kind):
-        return _Table(np.asarray(column.fill_null(False)).astype(np.uint8)[:, None])
+        whole = column.fill_null(False) if column.null_count else column
+        return _Table(np.asarray(whole).astype(np.uint8)[:, None])
     if pa.types.is_float32(kind) or pa.types.is_float64(kind):
         layout = np.dtype("<f4" if kind.bit_width == 32 else "<f8")
-        values = np.ascontiguousarray(np.asarray(column.fill_null(0.0)), layout)
+        whole = column.fill_null(0.0) if column.null_count else column
+        values = np.ascontiguousarray(np.asarray(whole), layout)
         return _Table(values.view(np.uint8).reshape(len(column), layout.itemsize))
     if pa.types.is_date32(kind):
         column = column.view(pa.int32())
@@ -110,19 +112,7 @@ def _scalars(column: pa.Array) -> _Table:
 
 def _varints(values: Ints) -> _Table:
     """In zigzag."""
-    left: Any = ((values << 1) ^ (values >> 63)).view(np.uint64)
-    top, width = int(left.max(initial=0)), 1
-    while top >= 1 << (7 * width):
-        width += 1
-    table: Bytes = np.empty((len(values), width), np.uint8)
-    sizes = np.ones(len(values), np.int64)
-    for byte in range(width - 1):
-        longer = left >= 0x80
-        table[:, byte] = (left & 0x7F) | (longer.astype(np.uint8) << 7)
-        sizes += longer
-        left = left >> 7
-    table[:, width - 1] = left
-    return _Table(table, None if width == 1 else sizes)
+    return _Table(*varint_table(((values << 1) ^ (values >> 63)).view(np.uint64)))
 
 
 def _decimals(column: pa.Decimal128Array) -> _Table:
