@@ -117,8 +117,11 @@ class OwningBrokers:
                 topic = wanted[key].topic
                 del consumers[key]
                 self._owners.pop(topic, None)
-                gone = isinstance(answer, Refused) and answer.code in _GONE
-                lost[key] = missing(topic) if gone else answer
+                code = answer.code if isinstance(answer, Refused) else None
+                if code == ServerError.CONSUMER_NOT_FOUND:
+                    # Pulsar closes a consumer that comes back while it still closes the one that sought.
+                    answer = BrokerUnreachable(f"{topic}: the broker closed the consumer")
+                lost[key] = missing(topic) if code in _GONE else answer
         return consumers, lost
 
     def is_open(self, consumer: Consumer) -> bool:

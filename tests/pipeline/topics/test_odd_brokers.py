@@ -24,6 +24,7 @@ from geminga.pipeline.columns.message_id import EARLIEST, MessageId
 from geminga.pipeline.errors import Access, BrokerUnreachable, PipelineError
 from geminga.pipeline.topics import reading
 from geminga.pipeline.topics.options import parse_options
+from geminga.pipeline.topics.publish_times import MessageIdsByTime
 from geminga.pipeline.topics.ranges import Range
 from geminga.pipeline.topics.rows import read_range
 from geminga.pipeline.values.avro_shapes import SchemaMismatch
@@ -151,7 +152,7 @@ def answer_to(command: object) -> bytes:
             request_id=command.request_id, response=pb.CommandLookupTopicResponse.Connect
         )
         return frame(pb.BaseCommand(type=TYPE.LOOKUP_RESPONSE, lookupTopicResponse=found))
-    if isinstance(command, pb.CommandSubscribe | pb.CommandCloseConsumer):
+    if isinstance(command, pb.CommandSubscribe | pb.CommandCloseConsumer | pb.CommandSeek):
         done = pb.CommandSuccess(request_id=command.request_id)
         return frame(pb.BaseCommand(type=TYPE.SUCCESS, success=done))
     if isinstance(command, pb.CommandGetLastMessageId):
@@ -247,6 +248,32 @@ def test_a_broker_that_answers_pings_is_waited_for(serve: Serve, monkeypatch: py
     (batch,) = read_range(serve(talk), wanted, maker, poll_timeout_s=10)
     assert batch["value"].to_pylist() == [VALUE]
     assert pings >= 15
+
+
+def test_a_consumer_that_is_closed_while_it_subscribes_comes_again(serve: Serve) -> None:
+    """Pulsar closes the one that seeks, and now and then the one that comes back at once."""
+    subscribed: list[int] = []
+
+    def talk(connection: socket.socket) -> None:
+        decoder = Decoder()
+        with contextlib.suppress(OSError):
+            while data := connection.recv(100_000):
+                for command in decoder.feed(data):
+                    comes_back = False
+                    if isinstance(command, pb.CommandSubscribe):
+                        subscribed.append(command.consumer_id)
+                        comes_back = len(subscribed) == 2
+                    if isinstance(command, pb.CommandSeek) or comes_back:
+                        closing = pb.CommandCloseConsumer(consumer_id=subscribed[-1], request_id=0)
+                        connection.sendall(
+                            frame(pb.BaseCommand(type=TYPE.CLOSE_CONSUMER, close_consumer=closing))
+                        )
+                    if not comes_back:
+                        connection.sendall(answer_to(command))
+
+    with contextlib.closing(owning_brokers.OwningBrokers(serve(talk))) as brokers:
+        assert MessageIdsByTime(brokers).at(TOPIC, 5) == EARLIEST
+    assert len(subscribed) == 4
 
 
 @pytest.mark.parametrize("code", [ServerError.METADATA, ServerError.UNKNOWN, ServerError.NOT_ALLOWED])
