@@ -11,12 +11,14 @@ message i is where we think, and its size fields are those of message 0, then me
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from google.protobuf.message import DecodeError
 
 from geminga.errors import ProtocolError
+from geminga.limits import MIB
 from geminga.pipeline.columns.chains import chain
 from geminga.pipeline.columns.entries import NO_BATCH, Entries, Flags
 from geminga.pipeline.columns.protobuf_columns import Bytes, Ints, Repeated, Spans, scan
@@ -33,6 +35,10 @@ _RUN_MIN = 8
 """Shorter runs are not worth a numpy call."""
 _CHAIN_MIN = 32
 """With fewer messages left, following them one by one is faster."""
+_LOOK_BYTES = 1 * MIB
+"""Of a batch, in which chains are looked for at once: that takes some thirty times as much memory."""
+ROWS_AT_ONCE = 1 << 17
+"""What is split together: each takes 150 bytes, and ten thousand fit into ten bytes that were packed well."""
 _U32 = struct.Struct(">I")
 
 
@@ -75,12 +81,36 @@ class Payload:
     end: Ints
 
 
-def split(entries: Entries, payload: Payload) -> Messages:
-    """All messages of the entries. Raises `ProtocolError` if a batch is not what its metadata says."""
+def split(entries: Entries, payload: Payload) -> Iterator[Messages]:
+    """All messages of the entries, so many at a time that they fit into memory; a batch may go on in the next
+    portion. Raises `ProtocolError` if a batch is not what its metadata says.
+    """
+    batch_messages = entries.batch_messages[payload.entry]
+    counts = np.where(batch_messages != NO_BATCH, batch_messages, 1)
+    _check_counts(counts, payload)
+    ends = np.cumsum(counts)
+    total = int(counts.sum())
+    if 0 < total <= ROWS_AT_ONCE:
+        yield _split(entries, payload, counts, 0)[0]
+        return
+    at = payload.at.copy()
+    for begin in range(0, total, ROWS_AT_ONCE):
+        end = min(begin + ROWS_AT_ONCE, total)
+        first, last = np.searchsorted(ends, (begin, end - 1), side="right").tolist()
+        rows = slice(first, last + 1)
+        known = begin - int(ends[first] - counts[first])
+        ours = counts[rows].copy()
+        ours[0] -= known
+        ours[-1] -= int(ends[last]) - end
+        part = Payload(payload.data, payload.entry[rows], at[rows], payload.end[rows])
+        messages, at[last] = _split(entries, part, ours, known)
+        yield messages
+
+
+def _split(entries: Entries, payload: Payload, counts: Ints, known: int) -> tuple[Messages, int]:
+    """So many messages of each, of the first those behind `known` others; and where the last one ends."""
     kept = payload.entry
     batched = entries.batch_messages[kept] != NO_BATCH
-    counts = np.where(batched, entries.batch_messages[kept], 1)
-    _check_counts(counts, payload)
     total = int(counts.sum())
     head_at = np.zeros(total, np.int64)
     head_end = np.zeros(total, np.int64)
@@ -91,14 +121,15 @@ def split(entries: Entries, payload: Payload) -> Messages:
     payload_at[alone] = payload.at[~batched]
     payload_bytes[alone] = payload.end[~batched] - payload.at[~batched]
     raw = memoryview(payload.data.data).cast("B")
+    after = 0
     for row in np.flatnonzero(batched):
         begin, count = int(first[row]), int(counts[row])
-        _follow(raw, payload.data, int(payload.at[row]), int(payload.end[row]), begin, count, head_at,
-        head_end,
-                payload_at, payload_bytes)  # fmt: skip
+        after = _follow(raw, payload.data, int(payload.at[row]), int(payload.end[row]), begin, count, head_at,
+                        head_end, payload_at, payload_bytes)  # fmt: skip
     rows_batched = np.repeat(batched, counts)
     entry = np.repeat(kept, counts)
     batch_index = np.arange(total) - np.repeat(first, counts)
+    batch_index[: int(counts[0])] += known
     batch_index[~rows_batched] = NO_BATCH
     found = scan(
         payload.data,
@@ -126,7 +157,7 @@ def split(entries: Entries, payload: Payload) -> Messages:
     if len(alone):
         _adopt(messages, alone)
     compacted = found.numbers[_COMPACTED_OUT] > 0
-    return select(messages, ~compacted) if compacted.any() else messages
+    return (select(messages, ~compacted) if compacted.any() else messages), after
 
 
 def _check_counts(counts: Ints, payload: Payload) -> None:
@@ -192,8 +223,10 @@ def _follow(
     head_end: Ints,
     payload_at: Ints,
     payload_bytes: Ints,
-) -> None:
-    """Find the `count` messages of the batch raw[at:end]; they become the rows from `row` on."""
+) -> int:
+    """Find the first `count` messages of raw[at:end]; they become the rows from `row` on. Returns where the
+    last one ends.
+    """
     unpack = _U32.unpack_from
     last = row + count
     looks_for_chains = True
@@ -240,10 +273,11 @@ def _follow(
         row += run
         at += run * stride
         if run < left and fixed and looks_for_chains and last - row >= _CHAIN_MIN:
-            found = chain(data, at, end, last - row, _PAYLOAD_SIZE_TAG)
+            window = min(end, at + _LOOK_BYTES)
+            found = chain(data, at, window, last - row, _PAYLOAD_SIZE_TAG)
             length = 0 if found is None else len(found.at)
-            # Each look takes the rest of the batch: few of them may end early.
-            looks_for_chains = 2 * length >= last - row
+            # A look costs as much as there is to look at: few of them may end early.
+            looks_for_chains = found is not None and 2 * (found.end - at) >= window - at
             if found is not None:
                 rows = slice(row, row + length)
                 head_at[rows] = found.at + 4
@@ -251,6 +285,7 @@ def _follow(
                 payload_bytes[rows] = found.payload_bytes
                 row += length
                 at = found.end
+    return at
 
 
 def _same_rows(table: Bytes) -> int:

@@ -120,7 +120,7 @@ def _messages(access: Access, wanted: Range, poll_timeout_s: float, may_decrypt:
         if (entries.chunk_id > 0).any():
             _find_heads(access, wanted.topic, entries, chunked, opened, poll_timeout_s)
         for portion in portions(opened(entries)):
-            yield messages_of(wanted.topic, portion, chunked)
+            yield from messages_of(wanted.topic, portion, chunked)
 
 
 def within(messages: Messages, wanted: Range) -> Messages:

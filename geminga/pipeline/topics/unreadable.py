@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from geminga.errors import GemingaError, ProtocolError
@@ -43,10 +45,10 @@ def entries_of(topic: str, taken: Taken, past: tuple[int, int] = NEVER_PAST) -> 
         raise
 
 
-def messages_of(topic: str, entries: Entries, chunked: ChunkedMessages) -> Messages:
-    """All messages of the entries. Raises `UnreadableEntry`, `BadPayload`."""
+def messages_of(topic: str, entries: Entries, chunked: ChunkedMessages) -> Iterator[Messages]:
+    """All messages of the entries, in portions. Raises `UnreadableEntry`, `BadPayload`."""
     try:
-        return split(entries, plain_payloads(entries, chunked))
+        yield from split(entries, plain_payloads(entries, chunked))
     except ProtocolError as error:
         raise unreadable(topic, entries, error) from None
     except BadPayload as error:
@@ -58,7 +60,8 @@ def unreadable(topic: str, entries: Entries, error: ProtocolError) -> Unreadable
     for row in range(len(entries)):
         one = entries.select(np.array([row]))
         try:
-            properties(split(one, plain_payloads(one, ChunkedMessages())))
+            for messages in split(one, plain_payloads(one, ChunkedMessages())):
+                properties(messages)
         except (ProtocolError, BadPayload) as found:
             return UnreadableEntry(topic, f"{one.ledger_id[0]}:{one.entry_id[0]}", found)
     return UnreadableEntry(topic, "?", error)

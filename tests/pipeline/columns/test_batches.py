@@ -81,7 +81,7 @@ def entries_of(*frames: bytes) -> Entries:
 
 def decode(*frames: bytes) -> list[dict[str, object]]:
     entries = entries_of(*frames)
-    messages = split(entries, plain_payloads(entries, ChunkedMessages()))
+    (messages,) = split(entries, plain_payloads(entries, ChunkedMessages()))
     rows: list[dict[str, object]] = ColumnMaker("t", SCHEMA).batch(messages).to_pylist()
     return rows
 
@@ -325,7 +325,8 @@ def test_chunks_are_put_together() -> None:
     buffer.room()[: len(data)] = data
     buffer.received(len(data))
     entries = read_entries(*buffer.take())
-    rows = ColumnMaker("t", SCHEMA).batch(split(entries, plain_payloads(entries, chunked))).to_pylist()
+    (messages,) = split(entries, plain_payloads(entries, chunked))
+    rows = ColumnMaker("t", SCHEMA).batch(messages).to_pylist()
     assert [(row["value"], row["__entryId"]) for row in rows] == [(b"other", 1), (whole, 4)]
 
 

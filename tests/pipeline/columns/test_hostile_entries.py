@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+import tracemalloc
 import zlib
 from collections.abc import Callable
 
@@ -13,9 +14,10 @@ import pytest
 from fastcrc.crc32 import iscsi as crc_32c
 
 from geminga.errors import GemingaError, ProtocolError
+from geminga.limits import MIB
 from geminga.pipeline.client.frames import CorruptEntry, FrameBuffer, Taken
-from geminga.pipeline.columns import payloads
-from geminga.pipeline.columns.batches import split
+from geminga.pipeline.columns import batches, payloads
+from geminga.pipeline.columns.batches import ROWS_AT_ONCE, split
 from geminga.pipeline.columns.columns import MORE_COLUMNS, ColumnMaker, column_names
 from geminga.pipeline.columns.entries import Entries, read_entries
 from geminga.pipeline.columns.payloads import BadPayload, ChunkedMessages, inflate, plain_payloads, portions
@@ -72,12 +74,14 @@ def taken(*frames: bytes) -> Taken:
 
 def rows(*frames: bytes) -> list[dict[str, object]]:
     entries = read_entries(*taken(*frames))
-    batch = ColumnMaker("t", SCHEMA).batch(split(entries, plain_payloads(entries, ChunkedMessages())))
-    batch.validate(full=True)
-    for name in [name for name in SCHEMA.names if name.endswith("Time")]:
-        ms = batch.column(name).cast(pa.int64())
-        batch = batch.set_column(batch.schema.names.index(name), name, ms)
-    found: list[dict[str, object]] = batch.to_pylist()
+    found: list[dict[str, object]] = []
+    for messages in split(entries, plain_payloads(entries, ChunkedMessages())):
+        batch = ColumnMaker("t", SCHEMA).batch(messages)
+        batch.validate(full=True)
+        for name in [name for name in SCHEMA.names if name.endswith("Time")]:
+            ms = batch.column(name).cast(pa.int64())
+            batch = batch.set_column(batch.schema.names.index(name), name, ms)
+        found += batch.to_pylist()
     return found
 
 
@@ -107,11 +111,53 @@ def test_much_that_was_packed_well_is_inflated_in_portions(monkeypatch: pytest.M
     values = [
         len(row["value"])
         for part in found
-        for row in ColumnMaker("t", SCHEMA)
-        .batch(split(part, plain_payloads(part, ChunkedMessages())))
-        .to_pylist()
+        for messages in split(part, plain_payloads(part, ChunkedMessages()))
+        for row in ColumnMaker("t", SCHEMA).batch(messages).to_pylist()
     ]
     assert values == sizes
+
+
+@pytest.mark.parametrize("sizes", [(0,), (0, 1)])
+def test_a_small_entry_of_many_messages_comes_in_portions(sizes: tuple[int, ...]) -> None:
+    """Legal, and a thousand times as large once it is split; so is the search for messages of many sizes."""
+    count = 4 * ROWS_AT_ONCE
+    batch = b"".join(single(bytes(size)) for size in sizes) * (count // len(sizes))
+    head = metadata(num_messages_in_batch=count, compression=pb.ZSTD, uncompressed_size=len(batch))
+    frame = message(COMPRESS[pb.ZSTD](batch), head)
+    assert len(frame) < 1500
+    entries = read_entries(*taken(frame))
+    at = 0
+    tracemalloc.start()
+    try:
+        for messages in messages_of("t", entries, ChunkedMessages()):
+            assert messages.batch_index.tolist() == list(range(at, at + ROWS_AT_ONCE))
+            assert messages.payload_bytes.tolist() == list(sizes) * (ROWS_AT_ONCE // len(sizes))
+            at += len(messages)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert at == count
+    assert peak_bytes < 42 * MIB
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3, 7])
+def test_portions_have_together_what_all_at_once_has(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    few = single(b"a") + single(b"bb", partition_key="k") + single(b"", compacted_out=True) + single(b"c")
+    frames = [
+        message(few, metadata(num_messages_in_batch=4)),
+        message(b"", metadata(num_messages_in_batch=0), entry_id=1),
+        message(b"alone", metadata(event_time=5), entry_id=2),
+        message(few * 5, metadata(num_messages_in_batch=20), entry_id=3),
+        message(b"x", metadata(marker_type=1), entry_id=4),
+        message(b"alone", metadata(partition_key="p"), entry_id=5),
+        message(b"".join(single(bytes(n % 5)) for n in range(90)), metadata(num_messages_in_batch=90)),
+        message(b"", metadata(num_messages_in_batch=0), entry_id=7),
+    ]
+    expected = rows(*frames)
+    monkeypatch.setattr(batches, "ROWS_AT_ONCE", at_once)
+    monkeypatch.setattr(batches, "_LOOK_BYTES", 40)
+    assert rows(*frames) == expected
+    assert len(expected) == 3 + 1 + 15 + 1 + 90
 
 
 @pytest.mark.parametrize("stated", [2**64 - 2**40, 2**62])
@@ -172,10 +218,9 @@ NO_PROPERTY_KEY = message(b"x", metadata() + b"\x22\x03\x12\x01v", entry_id=8)
 
 @pytest.mark.parametrize("bad", [NOT_METADATA, NO_PUBLISH_TIME, SHORT_BATCH])
 def test_an_entry_that_breaks_the_rules_is_named(bad: bytes) -> None:
+    topic = "persistent://a/b/c"
     with pytest.raises(UnreadableEntry, match=r"persistent://a/b/c: entry 3:8 .*startingOffsets"):
-        messages_of(
-            "persistent://a/b/c", entries_of("persistent://a/b/c", taken(GOOD, bad, GOOD)), ChunkedMessages()
-        )
+        list(messages_of(topic, entries_of(topic, taken(GOOD, bad, GOOD)), ChunkedMessages()))
 
 
 @pytest.mark.parametrize("bad", [NOT_METADATA, NO_PUBLISH_TIME])
@@ -205,7 +250,7 @@ def test_a_property_without_a_key_is_refused() -> None:
 def test_what_cannot_be_inflated_is_named_with_its_topic() -> None:
     bad = message(b"nonsense", metadata(compression=pb.ZSTD, uncompressed_size=9), entry_id=8)
     with pytest.raises(BadPayload, match=r"persistent://a/b/c: entry 3:8"):
-        messages_of("persistent://a/b/c", read_entries(*taken(GOOD, bad)), ChunkedMessages())
+        list(messages_of("persistent://a/b/c", read_entries(*taken(GOOD, bad)), ChunkedMessages()))
 
 
 def test_bytes_that_are_no_commands_are_refused() -> None:
