@@ -55,12 +55,12 @@ MUTANTS: tuple[Mutant, ...] = (
         "that a few messages have the types of their unions guessed from the values",
     ),
     Mutant(
-        "long-unions-row-by-row",
-        AVRO_COLUMNS,
-        "declines=not self.knows_more",
-        "declines=True",
-        (AVRO_TESTS + "test_unions_in_an_array_that_is_longer_than_others",),
-        "that values with long arrays have the types of their unions guessed from the values",
+        "few-values-unchecked",
+        "geminga/pipeline/values/decoding.py",
+        "                writer.check(payload)\n",
+        "",
+        ("tests/pipeline/values/test_hostile_values.py::test_a_value_is_judged_alone_as_among_many",),
+        "that a value of a few, with an index of -1, is decoded as if it had the last one",
     ),
     Mutant(
         "export-beside-another",

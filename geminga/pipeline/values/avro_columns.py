@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from geminga.pipeline.columns.protobuf_columns import Bytes as Codes
 from geminga.pipeline.values.avro_cursor import (
-    DECLINED,
     LEFT_OVER,
     REASONS,
     ArrayWalk,
@@ -97,10 +96,9 @@ class AvroColumn:
     knows_more: bool
     """Whether fastavro would give other values: this one then is to decode all, however few they are."""
 
-    def __call__(self, raw: pa.BinaryArray, one_by_one: Callable[[pa.BinaryArray], pa.Array]) -> Decoded:
-        """`one_by_one` decodes the values that are left to it: long ones, unlike the rest."""
+    def __call__(self, raw: pa.BinaryArray) -> Decoded:
         given = raw.drop_null() if raw.null_count else raw
-        values = Values(given, declines=not self.knows_more)
+        values = Values(given)
         cursor = values.cursor()
         column = self.reader(cursor, None)
         left = cursor.at < cursor.end
@@ -108,14 +106,8 @@ class AvroColumn:
             cursor.refuse(left, LEFT_OVER)
         codes = values.codes
         places = np.arange(len(given))
-        declined = np.flatnonzero(codes == DECLINED)
-        if declined.size:
-            alone = one_by_one(given.take(pa.array(declined)))
-            column = pa.concat_arrays([column, alone])
-            places[declined] = len(given) + np.arange(declined.size)
-            codes[declined] = 0
         if not raw.null_count:
-            if declined.size or codes.any():
+            if codes.any():
                 column = column.take(pa.array(places, mask=codes != 0))
             return Decoded(column, codes)
         valid = np.asarray(raw.is_valid())
@@ -190,7 +182,7 @@ class _Plan:
     readers: dict[str, Any]
     out_of_range: OutOfRange
     knows_more: bool = False
-    """Whether there are values that fastavro would give in another way, or refuse."""
+    """Whether there are values that fastavro would give in another way."""
     _open: list[str] = field(default_factory=list)
     """Records that are being planned: one in itself is not supported."""
     _steps: int = 0
@@ -482,8 +474,6 @@ class _Plan:
         past, width, smallest = self._past(part), self._width(part), self._smallest(part)
         if writes["type"] == "map":
             past, width, smallest = _in_a_row([PAST_SPAN, past]), None, smallest + 1
-        # fastavro does not count items that take no bytes: ten bytes say 2^60 of them, and it makes them all.
-        self.knows_more |= smallest == 0
         walk = ArrayWalk(past.walk, width, smallest) if past.walk is not None and smallest else None
         return Items(past.skip, width, smallest, walk)
 

@@ -24,9 +24,7 @@ from geminga.pipeline.columns.protobuf_columns import Bytes, Ints
 Flags = npt.NDArray[np.bool_]
 Words = npt.NDArray[np.uint64]
 
-DECLINED = 1
-"""Not wrong: long, and so unlike the rest that it is cheaper to decode it alone."""
-TOO_SHORT, NEGATIVE, LONG_NUMBER, NO_BRANCH, NO_SYMBOL, NO_TEXT, LEFT_OVER, TOO_LARGE, TOO_MANY = range(2, 11)
+TOO_SHORT, NEGATIVE, LONG_NUMBER, NO_BRANCH, NO_SYMBOL, NO_TEXT, LEFT_OVER, TOO_LARGE, TOO_MANY = range(1, 10)
 REASONS = {
     TOO_SHORT: "it ends too early",
     NEGATIVE: "a negative length",
@@ -43,7 +41,7 @@ _PARK_BYTES = 48
 """Between the park and the end; what one step reads there is less."""
 _NO_END = 1 << 62
 """Of a parked row."""
-_EMPTY_ITEMS_MAX = 1024
+EMPTY_ITEMS_MAX = 1024
 """Of one value, if they take no bytes: their number is otherwise bounded by nothing."""
 _ALL_EMPTY_ITEMS_MAX = 1 << 22
 """Of all values in a batch."""
@@ -61,11 +59,8 @@ class Refused(Exception):
 class Values:
     """Bytes of all values, and of each why it was refused."""
 
-    def __init__(self, raw: pa.BinaryArray, *, declines: bool) -> None:
-        """`raw` has no nulls. `declines`: long values may be left to the caller, whose decoder takes half the
-        time of walking through them.
-        """
-        self.declines = declines
+    def __init__(self, raw: pa.BinaryArray) -> None:
+        """`raw` has no nulls."""
         count = len(raw)
         bounds = np.frombuffer(raw.buffers()[1], np.int32)[raw.offset : raw.offset + count + 1]
         self.bounds = bounds.astype(np.int64) - int(bounds[0])
@@ -256,11 +251,11 @@ class Cursor:
         if self.checked:
             return
         values = self.values
-        many = count > _EMPTY_ITEMS_MAX
+        many = count > EMPTY_ITEMS_MAX
         counted = np.where(many, 0, count)
         np.add.at(values.empty_items, np.arange(len(self)) if self.row is None else self.row, counted)
         so_far = values.empty_items if self.row is None else values.empty_items[self.row]
-        many |= so_far > _EMPTY_ITEMS_MAX
+        many |= so_far > EMPTY_ITEMS_MAX
         before = int(values.empty_items.sum()) - int(counted.sum())
         many |= (counted > 0) & (before + np.cumsum(counted) > _ALL_EMPTY_ITEMS_MAX)
         if many.any():
@@ -281,6 +276,9 @@ _64_BITS = (1 << 64) - 1
 
 def _number(data: bytes, at: int, end: int) -> tuple[int, int]:
     """The number, zigzag, and the place behind it."""
+    first = data[at]
+    if first < 0x80 and at < end:
+        return (first >> 1) ^ -(first & 1), at + 1
     value = 0
     for index in range(_NUMBER_BYTES):
         byte = data[at + index]
@@ -296,6 +294,16 @@ def _number(data: bytes, at: int, end: int) -> tuple[int, int]:
     return (value >> 1) ^ -(value & 1), at
 
 
+def block_of(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """How many items the block of an array has that begins here, 0: the array ends; and the place of the
+    first one.
+    """
+    count, at = _number(data, at, end)
+    if count < 0:  # then its size in bytes follows
+        return -count, _number(data, at, end)[1]
+    return count, at
+
+
 def walk_nothing(data: bytes, at: int, end: int) -> int:
     return at
 
@@ -303,10 +311,21 @@ def walk_nothing(data: bytes, at: int, end: int) -> int:
 def walk_number(data: bytes, at: int, end: int) -> int:
     if at < end and data[at] < 0x80:
         return at + 1
-    return _number(data, at, end)[1]
+    for after in range(at + 1, at + _NUMBER_BYTES + 1):
+        if data[after - 1] < 0x80:
+            if after > end:
+                raise Refused(TOO_SHORT)
+            return after
+    raise Refused(LONG_NUMBER)
 
 
 def walk_span(data: bytes, at: int, end: int) -> int:
+    size = data[at]
+    if size < 0x80 and not size & 1:
+        at += 1 + (size >> 1)
+        if at > end:
+            raise Refused(TOO_SHORT)
+        return at
     size, at = _number(data, at, end)
     if size < 0:
         raise Refused(NEGATIVE)
@@ -353,6 +372,22 @@ def walk_union(branches: Sequence[Walk]) -> Walk:
     return walk
 
 
+_MANY_NUMBERS = 32
+
+
+def _number_begins(count: int, data: bytes, at: int, end: int) -> tuple[Ints, int]:
+    """Of so many numbers, and where the last one ends; none if one of them is wrong."""
+    part = np.frombuffer(data, np.uint8, min(end - at, count * _NUMBER_BYTES), at)
+    ends = np.flatnonzero(part < 0x80)[:count]
+    if len(ends) < count:
+        return _NO_ROWS, at
+    begins = np.zeros(count, np.int64)
+    begins[1:] = ends[:-1] + 1
+    if (ends - begins >= _NUMBER_BYTES).any():
+        return _NO_ROWS, at
+    return begins + at, at + int(ends[-1]) + 1
+
+
 @dataclass(frozen=True)
 class ArrayWalk:
     """Of arrays whose items take at least one byte each."""
@@ -367,9 +402,7 @@ class ArrayWalk:
         array. Raises `Refused`.
         """
         while True:
-            count, at = _number(data, at, end)
-            if count < 0:  # then its size in bytes follows
-                count, at = -count, _number(data, at, end)[1]
+            count, at = block_of(data, at, end)
             if count == 0:
                 return at
             if count > (end - at) // self.smallest:
@@ -382,6 +415,11 @@ class ArrayWalk:
             found.extend(range(at, at + self.width * count, self.width))
             return at + self.width * count
         part, add = self.part, found.append
+        if part is walk_number and count >= _MANY_NUMBERS:
+            begins, after = _number_begins(count, data, at, end)
+            if len(begins):
+                found.frombytes(begins.tobytes())
+                return after
         for _ in range(count):
             add(at)
             at = part(data, at, end)
@@ -405,10 +443,8 @@ def items(
     """Of the array in each row: how many items it has, and where every item begins, row by row.
 
     `width`: what each item takes; None: it varies, and `skip` tells. `smallest`: what it takes at least.
-    `walk`: few rows with many items more than the others are walked through one by one, or left to the
-    caller, if it takes values that are declined.
+    `walk`: few rows with many items more than the others are walked through one by one.
     """
-    declines = cursor.values.declines
     rows: Ints = np.arange(len(cursor))
     counts = np.zeros(len(cursor), np.int64)
     open_rows, at, number = [_NO_ROWS], [_NO_ROWS], [_NO_ROWS]
@@ -416,9 +452,7 @@ def items(
     while rows.size:
         blocks += 1
         is_few = blocks > _MANY_STEPS and rows.size <= _FEW_ROWS
-        if walk is not None and declines and is_few:
-            block.refuse(np.ones(len(block), np.bool_), DECLINED)
-        elif walk is not None and not declines and (is_few or (width is None and rows.size <= _WALKED_ROWS)):
+        if walk is not None and (is_few or (width is None and rows.size <= _WALKED_ROWS)):
             for place, positions in _walked(block, walk):
                 row = rows[place]
                 open_rows.append(np.full(len(positions), row))
@@ -520,14 +554,11 @@ def _steps(
         step += 1
         is_few = step >= _MANY_STEPS and places.size <= _FEW_ROWS and int(left.max()) > _MANY_STEPS
         if walk is not None and is_few:
-            if block.values.declines:
-                moving.refuse(left > 0, DECLINED)
-            else:
-                for place, positions in _walked(moving, walk, left):
-                    of = np.full(len(positions), places[place])
-                    found.append((of, positions, step + np.arange(len(positions))))
-                block.at[places] = moving.at
-                break
+            for place, positions in _walked(moving, walk, left):
+                of = np.full(len(positions), places[place])
+                found.append((of, positions, step + np.arange(len(positions))))
+            block.at[places] = moving.at
+            break
         if moving.parked.size:
             left[moving.parked] = 0
         ended = left <= 0

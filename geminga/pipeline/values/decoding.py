@@ -19,8 +19,9 @@ from geminga.pipeline.columns.columns import VALUE, Values, decoded_keys, payloa
 from geminga.pipeline.columns.payloads import entry_text
 from geminga.pipeline.columns.protobuf_columns import Bytes, Ints, Spans
 from geminga.pipeline.errors import SET_RAW_VALUE, Access, Option
+from geminga.pipeline.values.avro_checks import Check
 from geminga.pipeline.values.avro_columns import ROWS_MIN, AvroColumn, column_decoder
-from geminga.pipeline.values.avro_cursor import LEFT_OVER, REASONS
+from geminga.pipeline.values.avro_cursor import REASONS, Refused
 from geminga.pipeline.values.avro_shapes import (
     BadValue,
     SchemaMismatch,
@@ -275,15 +276,11 @@ class ValueDecoder:
         for version, rows in versions:
             writer = self._writer(version, latest, part)
             own = raw if len(versions) == 1 else raw.take(pa.array(rows))
-
-            def by_row(values: pa.Array, writer: Readable = writer) -> pa.Array:
-                return self._row_by_row(values, writer, reader, shape, kind)
-
             found = self._columns_of(writer, reader, kind)
             if found is None or (len(own) < ROWS_MIN and not found.knows_more):
-                parts.append(by_row(own))
+                parts.append(self._row_by_row(own, writer, reader, shape, kind))
                 continue
-            decoded = found(own, by_row)
+            decoded = found(own)
             if decoded.codes.any():
                 wrong = np.flatnonzero(decoded.codes)
                 bad = BadValue(decoded.reason(int(wrong[0])))
@@ -324,16 +321,16 @@ class ValueDecoder:
             if payload is None:
                 found.append(None)
                 continue
-            data = io.BytesIO(payload)
             try:
+                writer.check(payload)
                 value = fastavro.schemaless_reader(
-                    data, writer.by_row, reader.by_row, return_named_type=change is not None
+                    io.BytesIO(payload), writer.by_row, reader.by_row, return_named_type=change is not None
                 )
                 found.append(value if change is None else change(value))
+            except Refused as error:
+                raise BadValue(REASONS[error.reason]) from None
             except (*_BAD_AVRO, fastavro.read.SchemaResolutionError) as error:
                 raise BadValue(f"{type(error).__name__}: {error}") from None
-            if data.tell() != len(payload):
-                raise BadValue(REASONS[LEFT_OVER])
         return _array(found, kind)
 
     def _writer(self, version: bytes | None, latest: Readable, part: int | None) -> Readable:
@@ -374,7 +371,7 @@ class ValueDecoder:
         if part is not None:
             schema = schema.parts()[part]
         found = _readable(schema)
-        for ours, its in zip(latest, found, strict=True):
+        for ours, its in zip(latest[:2], found[:2], strict=True):
             records = isinstance(its, dict) and isinstance(ours, dict)
             if records and its["type"] == ours["type"] == "record":
                 its["name"] = ours["name"]  # a class that was renamed is still what the values are
@@ -425,6 +422,8 @@ class Readable(NamedTuple):
     in_columns: Any
     by_row: Any
     """For fastavro: times are the numbers that they are, since Python's own end with the year 9999."""
+    check: Check
+    """Of what fastavro is to read."""
 
 
 def _readable(schema: TopicSchema) -> Readable:
@@ -433,12 +432,10 @@ def _readable(schema: TopicSchema) -> Readable:
 
     definition = definition_of(schema)
     try:
-        return Readable(
-            *(
-                with_values(parse_schema(readable_definition(definition, times=times)))
-                for times in (True, False)
-            )
+        in_columns, by_row = (
+            with_values(parse_schema(readable_definition(definition, times=times))) for times in (True, False)
         )
+        return Readable(in_columns, by_row, Check(by_row))
     except (SchemaParseException, UnknownType, *_BAD_AVRO) as error:
         raise SchemaMismatch(
             f"a schema that is not AVRO's ({type(error).__name__}: {error}); ", SET_RAW_VALUE, " to get bytes"

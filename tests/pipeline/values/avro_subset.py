@@ -242,7 +242,7 @@ class Pair:
     def columns(self, values: pa.BinaryArray, out_of_range: OutOfRange = "clamp") -> Decoded:
         made = column_decoder(self.writer.in_columns, self.reader.in_columns, self.kind, out_of_range)
         assert made is not None, (self.writer, self.reader, self.kind)
-        found = made(values, lambda some: self.rows(*some.to_pylist()))
+        found = made(values)
         found.column.validate(full=True)
         return found
 
