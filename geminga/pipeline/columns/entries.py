@@ -15,6 +15,8 @@ from geminga.wire.message_metadata import FAR_AHEAD_MS, NEARLY_BROKERS_MS
 Flags = npt.NDArray[np.bool_]
 
 NO_BATCH = -1
+_NOT_SAID = -(1 << 63)
+"""What no int32 is: that a batch has -1 messages is another thing."""
 
 # fields of CommandMessage and MessageIdData
 _MESSAGE_ID, _REDELIVERY_COUNT = 2, 3
@@ -152,7 +154,7 @@ def read_entries(data: Bytes, bounds: Ints) -> Entries:
             _PUBLISH_TIME: -1,
             _COMPRESSION: 0,
             _UNCOMPRESSED_SIZE: 0,
-            _NUM_MESSAGES: NO_BATCH,
+            _NUM_MESSAGES: _NOT_SAID,
             _EVENT_TIME: 0,
             _KEY_BASE64: 0,
             _DELIVER_AT: -1,
@@ -167,8 +169,12 @@ def read_entries(data: Bytes, bounds: Ints) -> Entries:
     numbers, spans = metadata.numbers, metadata.spans
     if (numbers[_PUBLISH_TIME] < 0).any():
         raise ProtocolError("metadata without a publish time")
-    if (numbers[_NUM_MESSAGES] > _INT32_MAX).any():
+    batch_messages = numbers[_NUM_MESSAGES]
+    if (batch_messages > _INT32_MAX).any():
         raise ProtocolError("a batch of more than 2^31 messages")
+    is_said = batch_messages != _NOT_SAID
+    if ((batch_messages < 0) & is_said).any():
+        raise ProtocolError("a batch of fewer messages than none")
     in_chunks = numbers[_NUM_CHUNKS] > 1
     return Entries(
         data=data,
@@ -183,7 +189,7 @@ def read_entries(data: Bytes, bounds: Ints) -> Entries:
         is_virtual=stamp[_VIRTUAL_CLOCK] == 1,
         compression=numbers[_COMPRESSION],
         uncompressed_bytes=numbers[_UNCOMPRESSED_SIZE],
-        batch_messages=numbers[_NUM_MESSAGES],
+        batch_messages=np.where(is_said, batch_messages, NO_BATCH),
         encrypted=spans[_ENCRYPTION_KEYS].present,
         marker=numbers[_MARKER] >= 0,
         null_value=numbers[_NULL_VALUE] > 0,

@@ -201,8 +201,10 @@ def test_sequence_ids_are_those_that_messages_say() -> None:
 
 
 def test_a_batch_of_none_has_none() -> None:
+    """Java's consumer has none either, whatever its payload is."""
     found = rows(
         message(b"", metadata(num_messages_in_batch=0)),
+        message(b"\0\0\0\x02\x18\x01x", metadata(num_messages_in_batch=0), entry_id=3),
         message(single(b"a", compacted_out=True), metadata(num_messages_in_batch=1)),
         message(single(b"b"), metadata(num_messages_in_batch=1), entry_id=2),
     )
@@ -213,17 +215,18 @@ GOOD = message(b"fine", metadata())
 NOT_METADATA = message(b"x", metadata() + b"\x0f", entry_id=8)
 NO_PUBLISH_TIME = message(b"x", b"\x0a\x01p\x10\x07", entry_id=8)
 SHORT_BATCH = message(single(b"a") * 2, metadata(num_messages_in_batch=3), entry_id=8)
+FEWER_THAN_NONE = [message(b"x", metadata(num_messages_in_batch=n), entry_id=8) for n in (-1, -2, -(2**31))]
 NO_PROPERTY_KEY = message(b"x", metadata() + b"\x22\x03\x12\x01v", entry_id=8)
 
 
-@pytest.mark.parametrize("bad", [NOT_METADATA, NO_PUBLISH_TIME, SHORT_BATCH])
+@pytest.mark.parametrize("bad", [NOT_METADATA, NO_PUBLISH_TIME, SHORT_BATCH, *FEWER_THAN_NONE])
 def test_an_entry_that_breaks_the_rules_is_named(bad: bytes) -> None:
     topic = "persistent://a/b/c"
     with pytest.raises(UnreadableEntry, match=r"persistent://a/b/c: entry 3:8 .*startingOffsets"):
         list(messages_of(topic, entries_of(topic, taken(GOOD, bad, GOOD)), ChunkedMessages()))
 
 
-@pytest.mark.parametrize("bad", [NOT_METADATA, NO_PUBLISH_TIME])
+@pytest.mark.parametrize("bad", [NOT_METADATA, NO_PUBLISH_TIME, *FEWER_THAN_NONE])
 def test_an_entry_behind_the_end_of_a_range_does_not_matter(bad: bytes) -> None:
     """The error of the entry says to read what is before it."""
     found = entries_of("persistent://a/b/c", taken(GOOD, GOOD, bad, GOOD), (3, 8))
