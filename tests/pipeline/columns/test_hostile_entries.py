@@ -21,6 +21,8 @@ from geminga.pipeline.columns.batches import ROWS_AT_ONCE, split
 from geminga.pipeline.columns.columns import MORE_COLUMNS, ColumnMaker, column_names
 from geminga.pipeline.columns.entries import Entries, read_entries
 from geminga.pipeline.columns.payloads import BadPayload, ChunkedMessages, inflate, plain_payloads, portions
+from geminga.pipeline.errors import Access
+from geminga.pipeline.topics.rows import _in_plain, _Opener
 from geminga.pipeline.topics.unreadable import UnreadableEntry, entries_of, messages_of
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.varint import varint
@@ -138,6 +140,28 @@ def test_a_small_entry_of_many_messages_comes_in_portions(sizes: tuple[int, ...]
         tracemalloc.stop()
     assert at == count
     assert peak_bytes < 42 * MIB
+
+
+def test_entries_that_no_key_opens_become_nulls_in_portions() -> None:
+    """Each says in a few bytes how many messages it has, and in how many bytes."""
+    count = 2 * ROWS_AT_ONCE
+    key = pb.EncryptionKeys(key="k", value=b"v")
+    head = metadata(
+        num_messages_in_batch=count, compression=pb.ZSTD, uncompressed_size=40 * MIB, encryption_keys=[key]
+    )
+    entries = read_entries(*taken(*[message(b"x", head, entry_id=n) for n in range(12)]))
+    opened = _Opener(Access("pulsar://x", reads_undecrypted=True), "t", may_decrypt=True)
+    found = 0
+    tracemalloc.start()
+    try:
+        for messages in _in_plain("t", entries, ChunkedMessages(), opened):
+            assert messages.null_value.all()
+            found += len(messages)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found == 12 * count
+    assert peak_bytes < 44 * MIB
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3, 7])
