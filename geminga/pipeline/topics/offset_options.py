@@ -19,6 +19,9 @@ EARLIEST_TEXT, LATEST_TEXT = "earliest", "latest"
 EARLIEST_TIME, LATEST_TIME = -1, -2
 """The JVM connector's words for them among times."""
 
+_SECONDS, _MICROSECONDS = range(10**8, 10**11), range(10**14, 10**17)
+"""Of the years 1973 to 5138. As milliseconds they are before 1973 or after 5138, when no one publishes."""
+
 MessageIds = Mapping[str, MessageId]
 """By the full name of topics, or of their partitions."""
 Times = Mapping[str, int]
@@ -46,8 +49,8 @@ def times(name: str, given: str | None) -> int | Times | None:
         found = given
     try:
         if isinstance(found, dict):
-            return {str(full_name(topic)): _time(value) for topic, value in found.items()}
-        return _time(found)
+            return {str(full_name(topic)): _time(name, value) for topic, value in found.items()}
+        return _time(name, found)
     except ValueError:
         raise BadOption(
             f"option {name} is {given!r}; expected a time such as {TIME_FORMS}, or JSON such as "
@@ -55,10 +58,16 @@ def times(name: str, given: str | None) -> int | Times | None:
         ) from None
 
 
-def _time(value: object) -> int:
-    """Raises ValueError."""
+def _time(name: str, value: object) -> int:
+    """Raises ValueError, `BadOption`."""
     if isinstance(value, str):
         return time_ms(value)
+    # Taken as they are, such times read everything or nothing, without a word.
+    if isinstance(value, int) and any(value in each for each in (_SECONDS, _MICROSECONDS)):
+        unit, ms = ("seconds", value * 1000) if value in _SECONDS else ("microseconds", value // 1000)
+        raise BadOption(
+            f"option {name} is {value}, which looks like {unit}; it is in milliseconds since 1970: give {ms}"
+        )
     if not isinstance(value, int) or isinstance(value, bool) or not LATEST_TIME <= value <= MS_MAX:
         raise ValueError(value)
     return value

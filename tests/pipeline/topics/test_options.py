@@ -40,6 +40,8 @@ def options_of(**given: str) -> Options:
         ("maxRetries", "5", "leave it out"),
         ("topic", "a,b", "the option topics"),
         ("startingTime", "yesterday", "milliseconds since 1970"),
+        ("startingTime", "1764369000", "looks like seconds; .*: give 1764369000000"),
+        ("endingTime", '{"t": 1764369000000000}', "looks like microseconds; .*: give 1764369000000"),
         ("endingOffsets", json.dumps({"t": EARLIEST_BYTES}), "before the earliest"),
         ("pulsar.client.authPluginClassName", "org.apache.AuthenticationAthenz", "AuthenticationBasic"),
         ("pulsar.client.useTls", "true", r"pulsar\+ssl://"),
