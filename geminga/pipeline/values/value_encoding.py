@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -78,22 +79,45 @@ class ValueEncoder:
         if self.is_struct:
             return self._structs(batch.column(self.columns[0]))
         if self.kind in (_TYPE.Avro, _TYPE.Json):
-            return self._records(batch.select(self.columns))
+            return self._of_columns(batch.select(self.columns))
         column = batch.column(self.columns[0])
         if self.kind is None:
             return column if column.type == pa.binary() else column.cast(pa.binary())
         return encoded_primitives(self.kind, column, self.columns[0])
+
+    def _of_columns(self, batch: pa.RecordBatch) -> pa.BinaryArray:
+        """Null for a row that is null in every column, as a null message is read."""
+        if not all(column.null_count for column in batch.columns):
+            return self._records(_without_wrong_nulls(batch))
+        is_null = np.logical_and.reduce([np.asarray(column.is_null()) for column in batch.columns])
+        present = _without_wrong_nulls(batch.filter(pa.array(~is_null)))
+        return _among_nulls(is_null, self._records(present))
 
     def _records(self, batch: pa.RecordBatch) -> pa.BinaryArray:
         return avro_rows(batch, self.definition) if self.kind == _TYPE.Avro else json_rows(batch)
 
     def _structs(self, column: pa.StructArray) -> pa.BinaryArray:
         """Those that are null have no record: their fields may be of types that cannot be null."""
+        present = pa.RecordBatch.from_struct_array(column.drop_null() if column.null_count else column)
         if not column.null_count:
-            return self._records(pa.RecordBatch.from_struct_array(column))
-        is_null = np.asarray(column.is_null())
-        found = self._records(pa.RecordBatch.from_struct_array(column.drop_null()))
-        return found.take(pa.array(np.cumsum(~is_null) - 1, mask=is_null))
+            return self._records(present)
+        return _among_nulls(np.asarray(column.is_null()), self._records(present))
+
+
+def _without_wrong_nulls(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same. Raises `BadColumns` for a null in a column that has none by its field."""
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        if column.null_count and not field.nullable:
+            raise BadColumns(
+                f"column {field.name!r} has a null, for which the topic's schema has no place; fill it, for "
+                "example with coalesce"
+            )
+    return batch
+
+
+def _among_nulls(is_null: npt.NDArray[np.bool_], present: pa.BinaryArray) -> pa.BinaryArray:
+    """The values of the rows that have one, each in its row's place."""
+    return present.take(pa.array(np.cumsum(~is_null) - 1, mask=is_null))
 
 
 @dataclass(frozen=True)

@@ -32,11 +32,12 @@ def as_topic_has(options: Options, columns: pa.Schema) -> pa.Schema:
 
 
 def in_columns(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
-    """Raises `BadColumns` for a null where there is none in `columns`."""
+    """Raises `BadColumns` for a null deeper in a column where there is none in `columns`."""
     try:
-        return batch.cast(columns)
-    except (pa.ArrowInvalid, ValueError) as error:
+        found = [column.cast(field.type) for column, field in zip(batch.columns, columns, strict=True)]
+    except pa.ArrowInvalid as error:
         raise BadColumns(
             f"a row has a null for which the topic's schema has no place ({error}); fill it, for "
             "example with coalesce"
         ) from None
+    return pa.RecordBatch.from_arrays(found, schema=columns)

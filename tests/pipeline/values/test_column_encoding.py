@@ -19,6 +19,7 @@ from geminga.pipeline.values.avro_writing import (
     record_definition,
 )
 from geminga.pipeline.values.json_writing import _json_struct, json_rows
+from geminga.pipeline.values.value_encoding import value_encoder
 
 SIMPLE: tuple[pa.DataType, ...] = (
     *(pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.date32()),
@@ -134,6 +135,24 @@ def test_what_a_null_has_below_it_is_not_written() -> None:
         b"\x02\x02",
         b"\x00\x00\x06\x00\x00",
     ]
+
+
+@pytest.mark.parametrize("schema", ["avro", "json"])
+def test_a_row_of_nulls_is_a_null_message(schema: str) -> None:
+    """As one is read; also where the schema has no null, and whatever else is in the row."""
+    fields = pa.schema(
+        [pa.field("id", pa.int64(), nullable=False), ("t", pa.string()), ("__key", pa.string())]
+    )
+    columns = [pa.array([1, None, 2] * 20), pa.array(["a", None, None] * 20), pa.array(["k"] * 60)]
+    batch = pa.RecordBatch.from_arrays(columns, schema=fields)
+    values = value_encoder(fields, schema).values(batch).to_pylist()
+    assert values[1::3] == [None] * 20
+    assert None not in (*values[::3], *values[2::3])
+    few = value_encoder(fields, schema).values(batch.slice(0, 3)).to_pylist()
+    assert few == values[:3]
+    wrong = pa.RecordBatch.from_arrays([pa.array([None]), pa.array(["x"]), pa.array(["k"])], schema=fields)
+    with pytest.raises(BadColumns, match="'id' has a null, for which the topic's schema has no place"):
+        value_encoder(fields, schema).values(wrong)
 
 
 @pytest.mark.parametrize(
