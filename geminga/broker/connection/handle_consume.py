@@ -273,7 +273,7 @@ async def last_message_id(session: Session, command: pb.CommandGetLastMessageId)
         entries = await topic.ledger.read_positions([last])
         if entries:
             answer.batch_index = _last_batch_index(entries[0].body)
-    mark_delete = encoder.message_id(*subscription.cursor.mark_delete)
+    mark_delete = encoder.message_id(*subscription.cursor.acknowledged_up_to)
     session.outbox.write(encoder.last_message_id(command.request_id, answer, mark_delete))
 
 

@@ -32,13 +32,15 @@ class Acknowledged:
     The backlog costs O(log ledgers), a position O(1). Only `Acknowledgments` changes it.
     """
 
-    __slots__ = ("_acked", "_acked_entries", "_batches", "_chain", "_md_entry", "_md_ledger")
+    __slots__ = ("_acked", "_acked_entries", "_batches", "_chain", "_dropped_end", "_md_entry", "_md_ledger")
 
     def __init__(self, chain: LedgerChain, mark_delete: tuple[int, int]) -> None:
         self._chain = chain
         # Two integers in place of a `Position`: acknowledging moves the entry id for most messages, and would
         # make a new tuple each time.
         self._md_ledger, self._md_entry = chain.floor(min(mark_delete, chain.tail))
+        self._dropped_end = self._end_before_chain(mark_delete)
+        """Mark-delete in a ledger that is gone, while it stands at the beginning of the chain."""
         self._acked: dict[int, BitMap] = {}
         self._acked_entries = 0
         self._batches: dict[tuple[int, int], int] = {}
@@ -48,6 +50,18 @@ class Acknowledged:
     def mark_delete(self) -> Position:
         """Everything up to here is acknowledged; the entry after it is not."""
         return Position(self._md_ledger, self._md_entry)
+
+    @property
+    def acknowledged_up_to(self) -> Position:
+        """As `mark_delete`, but in a ledger that was dropped since it is the position that it had there. So
+        clients and files can tell what was acknowledged of that ledger, and `restore` brings it to the chain.
+        """
+        if self._dropped_end is not None and (self._md_ledger, self._md_entry) == (self._chain.ids[0], -1):
+            return self._dropped_end
+        return self.mark_delete
+
+    def _end_before_chain(self, position: tuple[int, int]) -> Position | None:
+        return Position(*position) if position[1] >= 0 and position[0] < self._chain.ids[0] else None
 
     def is_acknowledged(self, position: tuple[int, int]) -> bool:
         ledger_id, entry_id = position
@@ -145,7 +159,7 @@ class Acknowledged:
 
     def state(self) -> CursorState:
         """The live state, not a copy: encode it before anything else happens."""
-        return CursorState((self._md_ledger, self._md_entry), self._acked, self._batches)
+        return CursorState(self.acknowledged_up_to, self._acked, self._batches)
 
 
 def ranges_of(

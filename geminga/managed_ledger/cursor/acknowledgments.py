@@ -64,7 +64,12 @@ class Acknowledgments(Acknowledged):
         if position > self._chain.tail:
             return 0
         # A cumulative position may name a ledger that was trimmed since its entry was delivered.
-        newly = self._move(self._chain.floor(position))
+        target = self._chain.floor(position)
+        if target.entry_id < 0:
+            # The end of a topic whose newest ledger is empty: which entry was the last one to be acknowledged
+            # would be forgotten with the ledger that has it.
+            target = self._chain.previous(target)
+        newly = self._move(target)
         if newly:
             self._changed()
         return newly
@@ -247,6 +252,7 @@ class Acknowledgments(Acknowledged):
         self._acked_entries = 0
         self._batches.clear()
         self._md_ledger, self._md_entry = self._chain.floor(mark_delete)
+        self._dropped_end = self._end_before_chain(mark_delete)
 
     def ledgers_dropped(self) -> None:
         """The chain has dropped ledgers at its front: their entries count as acknowledged."""
@@ -258,5 +264,7 @@ class Acknowledgments(Acknowledged):
             self._acked_entries -= len(self._acked.pop(ledger_id))
         for position in [position for position in self._batches if position[0] < first]:
             del self._batches[position]
+        if self._md_entry >= 0:
+            self._dropped_end = self.mark_delete
         self._md_ledger, self._md_entry = first, -1
         self._absorb()

@@ -297,7 +297,7 @@ class Cursor(Acknowledgments):
         ledger = self._ledger
         copies = self.acknowledged_copies()
         found = CursorStatistics(
-            mark_delete=self.mark_delete,
+            mark_delete=self.acknowledged_up_to,
             read_position=self.read_position,
             is_at_end=self.is_at_end(),
             backlog_entries=self.backlog_entries(),

@@ -103,7 +103,7 @@ class Gaps:
                 WARN_OF_UNKNOWN_END,
                 " to go on with a warning, or ",
                 _SET_ALLOW_LOSS,
-                " to go on silently. A stream can tell if it has ",
+                " to go on silently. A running stream can tell if it has ",
                 ADMIN_URL,
                 " or a subscription of its own",
             )
@@ -136,5 +136,7 @@ class Gaps:
 
     def _lost(self, text: str) -> DataLost:
         return DataLost(
-            f"{self._wanted.topic}: {text}", ALLOW_LOSS, " to go on without them, or start from 'earliest'"
+            f"{self._wanted.topic}: {text}",
+            ALLOW_LOSS,
+            " to go on without them, or start from 'earliest' (a stream: with a new checkpoint)",
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -38,6 +39,8 @@ from geminga.pipeline.values.schemas import TopicSchema, with_topics
 
 _OLDEST_LOOKS = 2
 """The number of topics, those furthest behind, whose oldest unread message is read to compute the lag."""
+_ENDS_MAX = 4
+"""Of one topic: a micro-batch begins where an earlier one ended, and may be planned again."""
 _CLOCK = RealClock()
 Offsets = dict[str, str]
 """By partition, the id of the first unread message, as text; how the ranges up to these offsets are cut, if
@@ -79,6 +82,8 @@ class StreamPlan:
             )
         self._ends: dict[str, MessageId] = {}
         """The offsets at which the last micro-batch ends."""
+        self._planned: dict[str, deque[MessageId]] = {}
+        """Those of the last few."""
         self._subscriptions = (
             Subscriptions(self._questions.brokers, options.subscription_of) if options.acknowledges else None
         )
@@ -164,6 +169,10 @@ class StreamPlan:
         for topic, message_id in self._admit(waiting, limited=limited).items():
             ends[topic] = str(message_id)
         self._ends = _message_ids(ends)
+        for topic, end in self._ends.items():
+            planned = self._planned.setdefault(topic, deque(maxlen=_ENDS_MAX))
+            if end not in planned:
+                planned.append(end)
         if start is not None and _message_ids(start) == self._ends:
             return start  # nothing new: other options are no news
         self._check_splits(ranges)
@@ -309,7 +318,7 @@ class StreamPlan:
                 firsts[topic] = first
         fails = self._options.fail_on_data_loss
         guarded = {topic: first for topic, first in firsts.items() if fails and first > EARLIEST}
-        acknowledged = self._acknowledged(guarded, lasts)
+        acknowledged, unsure = self._acknowledged(guarded, lasts)
         self._ends_of_ledgers.adopt(start.get(ENDED), known)
         # A subscription or the admin API would have told.
         can_tell = self._subscriptions is not None or self._options.admin_url is not None
@@ -323,7 +332,7 @@ class StreamPlan:
                 ends_with_message=fails,
                 loss_allowed=not fails,
                 next_ledger=self._ends_of_ledgers.next_ledger(topic, first),
-                unknown_end=unknown_end,
+                unknown_end=self._options.unknown_ledger_end if topic in unsure else unknown_end,
                 published_from_ms=Published.of(self._options, topic).from_ms,
                 acknowledged=acknowledged.get(topic),
             )
@@ -350,16 +359,20 @@ class StreamPlan:
 
     def _acknowledged(
         self, starts: Mapping[str, MessageId], lasts: Mapping[str, MessageId]
-    ) -> dict[str, tuple[int, int]]:
-        """For each topic a position up to where entries may be gone without a loss. Topics whose subscription
-        another consumer, or the broker, has moved past what was read are left out.
+    ) -> tuple[dict[str, tuple[int, int]], set[str]]:
+        """For each topic a position up to where entries may be gone without a loss, and the topics whose
+        subscription does not tell. Topics whose subscription another consumer, or the broker, has moved past
+        what was read are left out.
 
         Up to its mark-delete position the subscription has acknowledged everything. What is behind that it
         holds: if the first entry left is in a later ledger, the one before it ended with what was read.
-        Pulsar deletes such a ledger after an unload and leaves the mark-delete position in it.
+        Pulsar deletes such a ledger after an unload and leaves the mark-delete position in it, and Geminga
+        always does. While a topic is loaded, Pulsar moves it to the beginning of the ledger that follows,
+        also if others have acknowledged the end of the one that is gone. Between two micro-batches of a
+        running query that is taken for the query's own doing.
         """
         if self._subscriptions is None:
-            return {}
+            return {}, set()
         crossing = [
             (topic, start) for topic, start in starts.items() if start.ledger_id < lasts[topic].ledger_id
         ]
@@ -368,7 +381,8 @@ class StreamPlan:
             topic: facts
             for (topic, _), facts in zip(crossing, self._questions.first_entries(crossing), strict=True)
         }
-        found = {}
+        found: dict[str, tuple[int, int]] = {}
+        unsure: set[str] = set()
         for topic, mark_delete in self._subscriptions.mark_deletes(starts).items():
             start = starts[topic]
             if mark_delete is None:
@@ -376,9 +390,13 @@ class StreamPlan:
             if mark_delete <= (start.ledger_id, start.entry_id - 1):
                 first = firsts.get(topic)
                 found[topic] = mark_delete if first is None else (first.ledger_id, first.entry_id - 1)
-            elif mark_delete[1] < 0:
+            elif mark_delete[1] >= 0:
+                continue
+            elif start in self._planned.get(topic, ()):
                 found[topic] = mark_delete
-        return found
+            else:
+                unsure.add(topic)
+        return found, unsure
 
     # -- what there is --------------------------------------------------------------------------------------
 

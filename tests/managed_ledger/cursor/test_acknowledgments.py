@@ -170,6 +170,8 @@ class Program:
         done = [p for p in self.entries if p < first_open]
         md = cursor.mark_delete
         assert [p for p in self.entries if p <= md] == done
+        assert self.chain.floor(cursor.acknowledged_up_to) == self.chain.floor(md)
+        assert cursor.state().mark_delete == cursor.acknowledged_up_to
         apart = [p for p in self.entries if p in self.acked and p > first_open]
         listed = [
             Position(ledger, e) for ledger, a, b in cursor.acknowledged_ranges() for e in range(a, b + 1)
@@ -220,6 +222,31 @@ def test_last_gap_moves_mark_delete_over_ledgers_in_one_go() -> None:
     assert cursor.mark_delete == (40, 0)
     assert cursor.acknowledged_ranges() == []
     assert cursor.backlog_entries() == 1
+
+
+@pytest.mark.parametrize("by", ["entry", "position", "end"])
+def test_a_ledger_that_is_dropped_leaves_where_it_was_acknowledged_to(by: str) -> None:
+    """Who reads the topic can tell messages that were skipped there from a ledger that ended."""
+    chain = chain_of(3, 2, 0)
+    cursor = Acknowledgments(chain, (10, -1))
+    if by == "entry":
+        cursor.acknowledge([(10, 0), (10, 1), (10, 2), (20, 0), (20, 1)])
+    else:
+        cursor.acknowledge_cumulative((20, 1) if by == "position" else chain.tail)
+    assert cursor.mark_delete == cursor.acknowledged_up_to == (20, 1)
+    for _ in range(2):
+        chain.drop_oldest(1)
+        cursor.ledgers_dropped()
+    assert cursor.mark_delete == (30, -1)
+    assert cursor.acknowledged_up_to == (20, 1)
+    again = Acknowledgments(chain, (0, -1))
+    again.restore(decode(encode(cursor.state(), 1 << 20).data))
+    assert (again.mark_delete, again.acknowledged_up_to) == ((30, -1), (20, 1))
+    chain.confirm(1)
+    again.acknowledge([(30, 0)])
+    assert again.acknowledged_up_to == (30, 0)
+    again.clear((30, -1))
+    assert again.acknowledged_up_to == (30, -1)
 
 
 def test_batch_is_acknowledged_when_its_last_message_is() -> None:

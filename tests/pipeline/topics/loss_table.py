@@ -235,6 +235,20 @@ def skipped(world: World) -> None:
     world.trim()
 
 
+def skipped_and_unloaded(world: World) -> None:
+    """All that was sent is gone, and subscriptions stand before the first of the new ledger."""
+    for name in world.subscriptions():
+        world.asked("POST", f"{world.path}/subscription/{name}/skip_all")
+    world.unload()
+    world.trim()
+
+
+def truncated_when_unloaded(world: World) -> None:
+    world.unload()
+    world.asked("DELETE", f"{world.path}/truncate")
+    _pause(TRIM_SECONDS)
+
+
 def expired(world: World) -> None:
     _pause(1.2)
     for name in world.subscriptions():
@@ -278,7 +292,8 @@ def opened(world: World) -> None:
 
 WAYS: tuple[Callable[[World], None], ...] = (
     nothing, all_consumed, first_ledger_consumed, consumed_and_rolled_over, consumed_twice, rolled_over,
-    unloaded, unloaded_and_consumed, truncated, unloaded_and_truncated, skipped, expired, compacted,
+    unloaded, unloaded_and_consumed, truncated, unloaded_and_truncated,
+    truncated_when_unloaded, skipped, skipped_and_unloaded, expired, compacted,
     made_anew, committed, aborted, aborted_to_the_end_and_consumed, opened,
 )  # fmt: skip
 

@@ -218,6 +218,9 @@ class Story:
         stats = self._admin.get(f"/admin/v2/{topic_path(self.topic)}/internalStats").json()
         return [ledger["ledgerId"] for ledger in stats["ledgers"]]
 
+    def unload(self) -> None:
+        assert self._admin.put(f"/admin/v2/{topic_path(self.topic)}/unload").status == 204
+
     def truncate(self) -> None:
         """Every ledger but the newest, which is empty, goes."""
         assert self._admin.delete(f"/admin/v2/{topic_path(self.topic)}/truncate").status == 204
@@ -371,6 +374,41 @@ def test_an_offset_says_that_its_ledger_ended_there(story: Story) -> None:
         relaxed = story.plan(admin_url=False, unknownLedgerEnd="warn")
         with pytest.warns(UserWarning, match="unknownLedgerEnd"):
             assert story.trigger(relaxed, unknown)[1] == sent[ENTRIES:]
+
+
+@WITH_ADMIN
+@pytest.mark.parametrize("read", [ENTRIES - 2, ENTRIES])
+def test_a_subscription_tells_what_was_deleted_unread(
+    story: Story, admin_url: bool, read: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Truncated while no query runs. Pulsar may say only that the next ledger has not begun."""
+    options = {
+        "predefinedSubscription": "stream",
+        "maxRowsPerTrigger": str(read),
+        "exactRowsPerTrigger": "true",
+    }
+    plan = story.plan(admin_url=admin_url, **options)
+    story.send(ENTRIES)
+    offsets, found = story.trigger(plan, plan.initial(), limited=True)
+    plan.acknowledge(offsets)
+    assert len(found) == read
+    story.unload()
+    story.truncate()
+    story.send(5)
+    again = story.plan(admin_url=admin_url, **options)
+    if read < ENTRIES:
+        with pytest.raises(DataLost, match="the rest was trimmed"):
+            story.trigger(again, offsets)
+    else:
+        assert story.trigger(again, offsets)[1] == list(range(ENTRIES, ENTRIES + 5))
+    following = {story.topic: (story.ledgers()[-1], -1)}
+    for one, is_running in ((again, False), (plan, True)):
+        monkeypatch.setattr(one._subscriptions, "mark_deletes", lambda topics: following)
+        if is_running:
+            assert story.trigger(one, offsets)[1] == list(range(ENTRIES, ENTRIES + 5))
+        else:
+            with pytest.raises(DataLost, match="Set unknownLedgerEnd=warn"):
+                story.trigger(one, offsets)
 
 
 def test_a_topic_that_the_options_no_longer_name_is_not_called_gone(story: Story, topics: Topics) -> None:
