@@ -14,6 +14,14 @@ MUTANTS = (
         "a rollover after which the last confirmed entry is not the newest durable one",
     ),
     Mutant(
+        "a-dropped-ledger-is-forgotten",
+        "geminga/managed_ledger/cursor/acknowledgments.py",
+        "            self._dropped_end = self.mark_delete\n",
+        "            pass\n",
+        ("tests/managed_ledger/cursor/test_acknowledgments.py",),
+        "that a subscription says where it stood in a ledger that was deleted",
+    ),
+    Mutant(
         "every-ledger-without-a-record-is-doubtful",
         "geminga/managed_ledger/unrecorded.py",
         "if each in held.doubtful and each < next_id]",

@@ -193,10 +193,10 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "stream-acknowledged-at-the-begin-of-a-ledger",
         STREAMING,
-        "            elif mark_delete[1] < 0:",
-        "            elif False:",
-        READ,
-        "that what was acknowledged counts as read when trimming has moved the mark-delete position on",
+        "            elif start in self._planned.get(topic, ()):",
+        "            elif True:",
+        ("tests/pipeline/topics/test_loss.py::test_a_subscription_tells_what_was_deleted_unread",),
+        "that a query that was restarted asks when Pulsar has moved its subscription to the next ledger",
     ),
     Mutant(
         "stream-acknowledged-by-others",

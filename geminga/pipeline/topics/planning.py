@@ -106,7 +106,7 @@ def _batch_range(
         return None
     start = _first_message_id(options, topic)
     end = min(_end_message_id(options, topic, last), last.end)
-    if start > last.message_id.after() and options.fail_on_data_loss:
+    if start > last.end and options.fail_on_data_loss:
         raise PipelineError(
             f"{topic} ends at {last.message_id}, before startingOffsets {start}: the topic was deleted and "
             "created again, or the offset is of another topic"

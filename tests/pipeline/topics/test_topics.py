@@ -188,6 +188,12 @@ def test_ranges_cut_anywhere_add_up(topics: Topics, topic: str) -> None:
         )
         found = [value for wanted in plan_batch(options) for value in read_values(topics, wanted)]
         assert found == [b"%d" % index for index in range(first, last + 1)]
+    ledger_id, entry_id, _ = places[-1]
+    behind = json.dumps({topic: f"{ledger_id}:{entry_id + 1}:0"})
+    assert plan_batch(topics.options(topic, startingOffsets=behind)) == []
+    too_far = json.dumps({topic: f"{ledger_id}:{entry_id + 1}:1"})
+    with pytest.raises(PipelineError, match="the topic was deleted and created again"):
+        plan_batch(topics.options(topic, startingOffsets=too_far))
 
 
 def test_publish_times_bound_a_range(topics: Topics, topic: str) -> None:
