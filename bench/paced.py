@@ -36,7 +36,17 @@ from bench.two_checkouts import CPUCLOCK_SCHED
 PHASES = ("delayed", "roundtrip")
 TOPIC = "persistent://public/default/paced-"
 READY_S = 60
-SYSCALLS = ("futex", "epoll_wait", "poll", "recvfrom", "sendto", "pwritev", "fdatasync", "clock_nanosleep")
+SYSCALLS = (
+    "futex",
+    "epoll_wait",
+    "poll",
+    "recvfrom",
+    "sendto",
+    "pwritev",
+    "pwritev2",
+    "fdatasync",
+    "clock_nanosleep",
+)
 
 
 class Broker(NamedTuple):

@@ -21,8 +21,9 @@ import statistics
 import sys
 import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import trio
 
@@ -40,15 +41,18 @@ MIB = 1024 * 1024
 WATCH_S = 0.05
 
 
+def slow(call: Callable[..., Any], sync_s: float) -> Callable[..., Any]:
+    def called(*arguments: Any) -> Any:
+        time.sleep(sync_s)
+        return call(*arguments)
+
+    return called
+
+
 def run_slow_broker(sync_s: float, arguments: list[str]) -> None:
     """This process becomes a broker whose syncs take longer."""
-    sync = real_file._sync
-
-    def slow_sync(descriptor: int) -> None:
-        time.sleep(sync_s)
-        sync(descriptor)
-
-    real_file._sync = slow_sync
+    for name in ("_sync", "_write_synced"):
+        setattr(real_file, name, slow(getattr(real_file, name), sync_s))
     sys.exit(geminga_main(arguments))
 
 

@@ -1,7 +1,7 @@
 """The bookie makes entries of ledgers durable and reads them back. One process, local disks, no replication.
 
-An entry passes `LedgerWriter.append` and the journal's queue (`running`, `journal`), one write and one
-fdatasync for its group, and the active write cache (`running/write_caches.py`). A flush writes it to an
+An entry passes `LedgerWriter.append` and the journal's queue (`running`, `journal`), one call that writes and
+syncs its group, and the active write cache (`running/write_caches.py`). A flush writes it to an
 entry log (`entry_logs`) and its row to the index (`index`). A read looks into the two write caches and the
 read cache, and then goes through index and entry log. A start goes through `recovery`. Read `Bookie` in
 `running/bookie.py` first.

@@ -3,8 +3,8 @@
 The real disk is below, with its files in `real_file.py` and its lock in `directory_lock.py`.
 `simulation.disk.sim_disk` has one that crashes. Both keep these promises:
 
-- Written bytes are durable once `File.sync` has returned. A name (created, renamed, unlinked) is durable
-  once `sync_directory` of its directory has returned.
+- Written bytes are durable once `File.sync` has returned, those of `File.write_synced` once that has. A name
+  (created, renamed, unlinked) is durable once `sync_directory` of its directory has returned.
 - A failure is a `StorageError` that names the file. A failed sync is final: the kernel may have dropped the
   pages and marked them clean, so a second sync would falsely succeed. The caller stops using the file.
 
@@ -59,6 +59,13 @@ class File(Protocol):
 
     def pwrite_many(self, offset: int, parts: Sequence[Buffer]) -> None:
         """Write all parts, one after the other, from `offset` on."""
+        ...
+
+    def write_synced(self, offset: int, parts: Sequence[Buffer]) -> None:
+        """As `pwrite_many`, and these bytes survive a power cut on return, with the length that they need;
+        of other writes nothing is promised. In one system call where the file system is known to keep it. A
+        failure is final as that of a sync: the bytes may be there, and may get lost.
+        """
         ...
 
     def pread(self, offset: int, length: int) -> bytes:

@@ -1,12 +1,13 @@
 """A disk that crashes, fills and fails: durable and pending state kept apart, without threads, by seed.
 
 **Writes.** A write reaches what every reader sees at once, and the durable file only when it is synced or
-when a crash happens to keep it. A crash decides for each pending write in sectors of 512 bytes, each on its
-own: kept, lost (old bytes stay, or zeros where a later sector made the file longer), zeroed, or torn: the
-first bytes of it kept. So writes persist out of order unless a sync orders them, and a length may get there
-without its bytes. Three limits, which real disks and file systems keep: bytes that a write did not name do
-not change, even in a sector that it shares with them; what lies beyond the old end is zeros and no other
-file's bytes; and what was synced stays.
+when a crash happens to keep it. `sync` makes all writes of the file durable. `write_synced` makes its own
+bytes durable and no others; it is a write and a sync in turn, between which the power may go. A crash
+decides for each pending write in sectors of 512 bytes, each on its own: kept, lost (old bytes stay, or zeros
+where a later sector made the file longer), zeroed, or torn: the first bytes of it kept. So writes persist out
+of order unless a sync orders them, and a length may get there without its bytes. Three limits, which real
+disks and file systems keep: bytes that a write did not name do not change, even in a sector that it shares
+with them; what lies beyond the old end is zeros and no other file's bytes; and what was synced stays.
 
 **Names.** Creating, renaming and unlinking take effect at once and are durable when the directory was synced.
 A crash keeps or drops each of them on its own; a rename is whole or not there at all. Directories are durable
@@ -14,8 +15,9 @@ when made.
 
 **While the power is on** (`faults`, `space_bytes`): an operation fails with EIO once, or from then on always;
 a write fails after a part of it; nothing grows beyond `space_bytes` (DiskFull, after the part that fitted).
-A failed sync has written some of what was pending and forgotten the rest: readers still see it, a later sync
-succeeds and does nothing for it, a crash loses it. Syncs may take virtual time.
+A failed sync, also one of `write_synced`, has written some of what was pending in the file and forgotten the
+rest: readers still see it, a later sync succeeds and does nothing for it, a crash loses it. Syncs may take
+virtual time.
 
 **At rest**: `flip_bit`, and `swap_sectors` for a write that went to the wrong place.
 
@@ -75,6 +77,11 @@ class SimFile:
     def pwrite_many(self, offset: int, parts: Sequence[Buffer]) -> None:
         self.pwrite(offset, b"".join(parts))
 
+    def write_synced(self, offset: int, parts: Sequence[Buffer]) -> None:
+        self.pwrite_many(offset, parts)
+        self._step_sync()
+        self._inode.sync_last_write()
+
     def pread(self, offset: int, length: int) -> bytes:
         self._step("read")
         return bytes(self._inode.current[offset : offset + length])
@@ -83,11 +90,7 @@ class SimFile:
         return len(self._inode.current)
 
     def sync(self) -> None:
-        try:
-            self._step("sync")
-        except StorageError:
-            self._disk.fail_sync(self._inode)
-            raise
+        self._step_sync()
         self._inode.sync()
 
     def allocate(self, length: int) -> None:
@@ -122,6 +125,13 @@ class SimFile:
                 f"{self.path}: injected: short write, {written} of {len(data)} bytes"
             )
         self._inode.write(offset, data)
+
+    def _step_sync(self) -> None:
+        try:
+            self._step("sync")
+        except StorageError:
+            self._disk.fail_sync(self._inode)
+            raise
 
     def _step(self, kind: str) -> None:
         if self._life != self._disk.crashes:

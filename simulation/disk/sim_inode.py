@@ -14,15 +14,18 @@ CrashMode = Literal["drop", "keep", "torn"]
 
 
 class _Write:
-    __slots__ = ("data", "offset")
+    __slots__ = ("data", "is_durable", "offset")
 
     def __init__(self, offset: int, data: bytes) -> None:
         self.offset = offset
         self.data = data
+        self.is_durable = False
+        """It was synced, and something before it was not."""
 
 
 class _Resize:
     __slots__ = ("length",)
+    is_durable = False
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -51,22 +54,33 @@ class Inode:
             _apply(self.durable, operation)
         self.pending.clear()
 
+    def sync_last_write(self) -> None:
+        """The last write is durable, with the length that it needs. What was pending before it stays so, each
+        by itself; a crash applies all in their order, so that this write wins where they overlap.
+        """
+        last = self.pending[-1]
+        assert isinstance(last, _Write)
+        last.is_durable = True
+        if len(self.pending) == 1:
+            self.sync()
+
     def fail_sync(self, chance: random.Random) -> None:
         """Some of it got there, the rest never will: its pages are clean now, readers still see them, and a
         later sync has nothing to do.
         """
-        for operation in self.pending:
-            _apply_torn(self.durable, operation, chance)
-        self.pending.clear()
+        self._settle("torn", chance)
 
     def crash(self, mode: CrashMode, chance: random.Random) -> None:
-        if mode == "keep":
-            self.sync()
-        elif mode == "torn":
-            for operation in self.pending:
+        self._settle(mode, chance)
+        self.current = bytearray(self.durable)
+
+    def _settle(self, mode: CrashMode, chance: random.Random) -> None:
+        for operation in self.pending:
+            if operation.is_durable or mode == "keep":
+                _apply(self.durable, operation)
+            elif mode == "torn":
                 _apply_torn(self.durable, operation, chance)
         self.pending.clear()
-        self.current = bytearray(self.durable)
 
     def flip_bit(self, offset: int, bit: int) -> None:
         for content in (self.durable, self.current):

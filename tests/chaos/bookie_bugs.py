@@ -29,12 +29,36 @@ Plant = Callable[[Patch], None]
 
 
 def _skip_sync(patch: Patch, suffix: str) -> None:
-    real = SimFile.sync
+    real, write_synced = SimFile.sync, SimFile.write_synced
     patch.setattr(SimFile, "sync", lambda file: None if file.path.endswith(suffix) else real(file))
+    patch.setattr(
+        SimFile,
+        "write_synced",
+        lambda file, offset, parts: (SimFile.pwrite_many if file.path.endswith(suffix) else write_synced)(
+            file, offset, parts
+        ),
+    )
 
 
 def journal_not_synced(patch: Patch) -> None:
     _skip_sync(patch, ".journal")
+
+
+def journal_groups_not_synced(patch: Patch) -> None:
+    patch.setattr(SimFile, "write_synced", SimFile.pwrite_many)
+
+
+def last_part_of_a_group_not_synced(patch: Patch) -> None:
+    """As a short write whose rest is written without the flag."""
+    real = SimFile.write_synced
+
+    def write_synced(file: SimFile, offset: int, parts: Any) -> None:
+        data = b"".join(parts)
+        half = len(data) // 2
+        real(file, offset, [data[:half]])
+        file.pwrite(offset + half, data[half:])
+
+    patch.setattr(SimFile, "write_synced", write_synced)
 
 
 def entry_log_not_synced(patch: Patch) -> None:
@@ -89,7 +113,12 @@ def failed_sync_tried_again(patch: Patch) -> None:
         except StorageError:
             real(file)
 
+    def write_synced(file: SimFile, offset: int, parts: Any) -> None:
+        file.pwrite_many(offset, parts)
+        file.sync()
+
     patch.setattr(SimFile, "sync", sync)
+    patch.setattr(SimFile, "write_synced", write_synced)
 
 
 def failed_write_ignored(patch: Patch) -> None:
@@ -297,6 +326,8 @@ def entry_log_checksum_skipped(patch: Patch) -> None:
 
 BY_CRASHES: tuple[Plant, ...] = (
     journal_not_synced,
+    journal_groups_not_synced,
+    last_part_of_a_group_not_synced,
     entry_log_not_synced,
     directories_not_synced,
     journal_names_not_synced,

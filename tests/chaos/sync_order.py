@@ -1,7 +1,7 @@
 """Reads a log of system calls (`strace -f -y -xx`) and says which receipts left before a sync covered them.
 
-A message is covered once an fdatasync of the journal has returned 0 that began after the write which carried
-the message had returned.
+A message is covered once the write with RWF_DSYNC which carried it has returned with all its bytes, or an
+fdatasync of the journal has returned 0 that began after the write which carried the message had returned.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ class _Call:
     path: str
     data: bytes
     written: frozenset[int]
+    """Before it began."""
+    syncs: bool
 
 
 def check_order(lines: Iterable[str], *, journal: str) -> Order:
@@ -55,7 +57,7 @@ def check_order(lines: Iterable[str], *, journal: str) -> Order:
             continue
         thread, resumed, name, rest = match.groups()
         if resumed is None:
-            call = _Call(name, _place(rest), _data(rest), frozenset(written))
+            call = _Call(name, _place(rest), _data(rest), frozenset(written), "RWF_DSYNC" in rest)
             if name in SENDS and call.path.startswith(("socket:", "TCP", "TCPv6")):
                 for sequence_id in _receipts(call.data):
                     order.receipts += 1
@@ -75,6 +77,9 @@ def check_order(lines: Iterable[str], *, journal: str) -> Order:
             found = {int(number) for number in MARKER.findall(call.data)}
             order.messages |= found
             written |= found
+            if call.syncs and rest.rstrip().endswith(f"= {len(call.data)}"):
+                order.syncs += 1
+                synced |= found
         elif call.name == "fdatasync" and rest.rstrip().endswith("= 0"):
             order.syncs += 1
             synced |= call.written

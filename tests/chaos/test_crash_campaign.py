@@ -64,6 +64,7 @@ def test_a_life_is_a_function_of_its_seed() -> None:
 
 def lying_sync(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SimFile, "sync", lambda file: None)
+    patch.setattr(SimFile, "write_synced", SimFile.pwrite_many)
 
 
 def test_a_failure_says_how_to_see_it_again(

@@ -20,6 +20,7 @@ import pulsar
 import pytest
 
 from geminga.bookie.running.bookie import Bookie
+from geminga.storage import real_file
 from geminga.wire import pulsar_pb2 as pb
 from tests.chaos.sync_order import TRACED, check_order
 from tests.e2e.binary_session import BinarySession, ConnectionEnded, message_bytes, plain_metadata
@@ -64,10 +65,15 @@ def send(session: BinarySession, sequence_id: int) -> None:
     )
 
 
+REFUSED = ("-e", "inject=pwritev2:error=ENOSYS")
+"""As a kernel before 4.6: every group takes a write and an fdatasync."""
+
+
 @needs_strace
-def test_no_receipt_leaves_before_its_sync(tmp_path: Path) -> None:
+@pytest.mark.parametrize("refusals", [(), REFUSED], ids=["one call", "two calls"])
+def test_no_receipt_leaves_before_its_sync(tmp_path: Path, refusals: tuple[str, ...]) -> None:
     trace = tmp_path / "trace"
-    calls = ("-y", "-xx", "-s", "1000000", "-o", str(trace), "-e", "trace=" + ",".join(TRACED))
+    calls = ("-y", "-xx", "-s", "1000000", "-o", str(trace), "-e", "trace=" + ",".join(TRACED), *refusals)
     with (
         TracedBroker(tmp_path / "data", calls) as broker,
         producer(broker.endpoints.binary_address) as session,
@@ -101,6 +107,14 @@ def test_an_early_receipt_is_found() -> None:
     assert early(begun, write, ended, leave) == [7]
     assert early(write, begun, ended.replace("= 0", "= -1 EIO"), leave) == [7]
     assert early(write, begun.replace(".journal", ".log"), ended, leave) == [7]
+    both = write.replace("pwritev(", "pwritev2(").replace("1, 0) = 1", "1, 0, RWF_DSYNC) = 15")
+    assert early(both, leave) == []
+    assert early(leave, both) == [7]
+    assert early(both.replace("= 15", "= 14"), leave) == [7]
+    assert early(both.replace("= 15", "= -1 EIO"), leave) == [7]
+    assert early(both.replace("RWF_DSYNC", "0"), leave) == [7]
+    assert early(both.replace(".journal", ".log"), leave) == [7]
+    assert early(write, both.replace(hexed(b"7"), hexed(b"8")), leave) == [7]
 
 
 def early(*lines: str) -> list[int]:
@@ -114,10 +128,18 @@ def hexed(data: bytes) -> str:
 
 
 @needs_strace
-@pytest.mark.parametrize("first_failure", [24, 40])
-def test_a_failed_sync_gives_no_receipt_and_ends_the_broker(tmp_path: Path, first_failure: int) -> None:
-    fault = f"inject=fdatasync:error=EIO:when={first_failure}+"
-    options = ("-o", os.devnull, "-e", "trace=fdatasync", "-e", fault)
+@pytest.mark.parametrize(
+    ("call", "first_failure"), [("fdatasync", 24), ("fdatasync", 40), ("pwritev2", 8), ("pwritev2", 24)]
+)
+def test_a_failed_sync_gives_no_receipt_and_ends_the_broker(
+    tmp_path: Path, call: str, first_failure: int
+) -> None:
+    if call == "pwritev2" and not keeps_dsync(tmp_path):
+        pytest.skip("needs a file system that keeps RWF_DSYNC")
+    fault = f"inject={call}:error=EIO:when={first_failure}+"
+    options = ("-o", os.devnull, "-e", "trace=fdatasync,pwritev2", "-e", fault)
+    if call == "fdatasync":
+        options += REFUSED
     receipted = []
     with (
         TracedBroker(tmp_path / "data", options) as broker,
@@ -137,11 +159,19 @@ def test_a_failed_sync_gives_no_receipt_and_ends_the_broker(tmp_path: Path, firs
         code = broker.wait()
     assert code not in (0, -signal.SIGKILL)
     log = broker.log_tail()
-    assert "cannot sync" in log or "IO error" in log
+    assert ("cannot write and sync" if call == "pwritev2" else "cannot sync") in log or "IO error" in log
     assert str(tmp_path) in log, "it says which file"
     assert 0 < len(receipted) < 200
     with BrokerProcess(tmp_path / "data") as again:
         assert set(receipted) <= stored(again.endpoints.service_url)
+
+
+def keeps_dsync(directory: Path) -> bool:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        return real_file._keeps_dsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def stored(service_url: str) -> set[int]:

@@ -46,6 +46,89 @@ def test_what_was_synced_survives_every_mode() -> None:
             assert disk.read_file("d/a")[:5000] == b"x" * 5000
 
 
+def test_a_write_with_its_sync_stays_and_each_other_range_goes_by_itself() -> None:
+    size = 2 * SECTOR_BYTES
+    found = set()
+    for seed in range(200):
+        disk = disk_with_file(seed, b"o" * 6 * size)
+        file = disk.open("d/a")
+        file.pwrite(0, b"1" * size)
+        file.pwrite(4 * size, b"2" * size)
+        file.write_synced(2 * size, [b"s" * (size - 1), b"s"])
+        file.pwrite(5 * size, b"3" * size)
+        assert disk.unsynced() == ["d/a"]
+        disk.crash("torn")
+        content = disk.read_file("d/a")
+        assert content[2 * size : 3 * size] == b"s" * size
+        assert set(content[size : 2 * size] + content[3 * size : 4 * size]) == {ord("o")}
+        found.add(
+            tuple(content[at * size : (at + 1) * size] == bytes([ord(new)]) * size for at, new in RANGES)
+        )
+    assert found == {(a, b, c) for a in (True, False) for b in (True, False) for c in (True, False)}
+    for mode, rest in (("drop", b"o"), ("keep", b"1")):
+        disk = disk_with_file(content=b"o" * 10)
+        file = disk.open("d/a")
+        file.pwrite(0, b"1" * 10)
+        file.write_synced(20, [b"s"])
+        disk.crash(mode)
+        assert disk.read_file("d/a") == rest * 10 + bytes(10) + b"s"
+        assert disk.unsynced() == []
+
+
+RANGES = ((0, "1"), (4, "2"), (5, "3"))
+
+
+def test_a_write_with_its_sync_wins_over_earlier_ones_that_were_not_synced() -> None:
+    for mode, lengths in (("drop", {2000}), ("keep", {1500}), ("torn", range(1500, 3001))):
+        for seed in range(50):
+            disk = disk_with_file(seed, b"o" * 2000)
+            file = disk.open("d/a")
+            file.pwrite(0, b"n" * 3000)
+            file.truncate(100)
+            file.write_synced(500, [b"s" * 1000])
+            disk.crash(mode)
+            assert disk.read_file("d/a")[500:1500] == b"s" * 1000
+            assert disk.open("d/a").size() in lengths
+
+
+def test_a_write_with_its_sync_alone_leaves_nothing_to_lose() -> None:
+    disk = disk_with_file(content=b"old")
+    disk.open("d/a").write_synced(1, [b"new"])
+    assert disk.unsynced() == []
+    disk.flip_bit("d/a", 1, 0)
+    disk.crash("drop")
+    assert disk.read_file("d/a") == b"ooew"
+
+
+def test_the_power_may_go_between_a_write_and_its_sync() -> None:
+    found = set()
+    for seed in range(40):
+        disk = disk_with_file(seed)
+        disk.crash_at = disk.operations + 1
+        with pytest.raises(PowerCut):
+            disk.open("d/a").write_synced(0, [b"x" * 2000])
+        disk.crash("torn")
+        found.add(disk.read_file("d/a") == b"x" * 2000)
+    assert found == {True, False}
+    assert [kind for kind, _ in disk.log[-1:]] == ["write"]
+
+
+@pytest.mark.parametrize("kind", ["write", "sync"])
+def test_a_write_with_its_sync_that_fails_is_not_made_good_by_the_next_sync(kind: str) -> None:
+    lost = 0
+    for seed in range(40):
+        disk = disk_with_file(seed)
+        file = disk.open("d/a")
+        disk.faults.fail(kind)
+        with pytest.raises(StorageError, match=f"d/a: injected: cannot {kind}"):
+            file.write_synced(0, [b"x" * 1000, b"x" * 1000])
+        assert disk.read_file("d/a") == (b"x" * 2000 if kind == "sync" else b"")
+        file.sync()
+        disk.crash("keep")
+        lost += disk.read_file("d/a") != b"x" * 2000
+    assert lost > 20
+
+
 def test_a_torn_write_is_cut_at_sectors_lost_in_the_middle_and_out_of_order() -> None:
     outcomes = set()
     for seed in range(300):

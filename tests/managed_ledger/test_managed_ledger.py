@@ -403,7 +403,8 @@ async def test_failed_disk_fences_and_fails_what_is_pending(rooms, publish, monk
         async with rooms(crash=True) as r:
             ledger = await r.open()
             await publish(ledger, bodies(3))
-            monkeypatch.setattr("geminga.storage.real_file._sync", _fails)
+            for call in ("_sync", "_write_synced"):
+                monkeypatch.setattr(f"geminga.storage.real_file.{call}", _fails)
             for body in bodies(5, 3):
                 ledger.append(body, body)
             await ledger.listener.settled(8)
@@ -417,7 +418,7 @@ async def test_failed_disk_fences_and_fails_what_is_pending(rooms, publish, monk
     assert raised.group_contains(StorageError, depth=None)
 
 
-def _fails(fd):
+def _fails(*arguments):
     raise OSError(5, "Input/output error")
 
 

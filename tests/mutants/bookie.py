@@ -17,10 +17,45 @@ TURNS = "tests/bookie/journal/test_turns.py::"
 
 DIRECTORY_REPLAY = "geminga/bookie/recovery/directory_replay.py"
 LEDGER_INDEX = "geminga/bookie/index/ledger_index.py"
+REAL_FILE = "geminga/storage/real_file.py"
+REAL_FILES = "tests/storage/test_disk.py::"
 UNCOVERED = "geminga/bookie/entry_logs/uncovered.py"
 OLDER = "tests/bookie/recovery/test_older_index.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "the-rest-of-a-short-write-is-not-synced",
+        REAL_FILE,
+        '                rest = [memoryview(b"".join(rest))[written:]]\n                length -= written\n',
+        '                self.pwrite(offset + written, memoryview(b"".join(rest))[written:])\n'
+        "                break\n",
+        (REAL_FILES + "test_each_part_of_a_write_is_synced",),
+        "a receipt for a group of which the disk has the beginning",
+    ),
+    Mutant(
+        "every-file-system-is-taken-to-keep-the-flag",
+        REAL_FILE,
+        "return not failed and facts[0] & 0xFFFFFFFF in _DSYNC_FILE_SYSTEMS",
+        "return not failed",
+        (REAL_FILES + "test_file_systems_that_keep_the_flag_are_known_by_their_number",),
+        "a file system that takes the flag and does not sync",
+    ),
+    Mutant(
+        "a-refused-flag-is-left-out-without-a-sync",
+        REAL_FILE,
+        "        self.pwrite_many(offset, parts)\n        self.sync()\n",
+        "        self.pwrite_many(offset, parts)\n",
+        (REAL_FILES + "test_a_system_that_refuses_the_call_gets_two",),
+        "an old kernel whose groups would not be synced",
+    ),
+    Mutant(
+        "a-write-whose-sync-fails-is-tried-again",
+        REAL_FILE,
+        "if error.errno not in _DSYNC_REFUSALS:",
+        "if error.errno == 0:",
+        (REAL_FILES + "test_a_write_with_its_sync_that_fails_is_not_tried_again",),
+        "a sync that succeeds because the failed one has cleaned the pages",
+    ),
     Mutant(
         "journals-under-other-names-count-as-unused",
         "geminga/bookie/recovery/recovery.py",

@@ -22,6 +22,36 @@ DISKS = "tests/e2e/chaos/test_e2e_disk_faults.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        "rules-of-syncs-miss-the-call-that-writes-too",
+        DISK,
+        "        if self._door.armed or self._points.door.armed:\n",
+        "        if self._points.door.armed:\n",
+        (KINDS + "test_rules_of_writes_and_of_syncs_hit_the_call_that_does_both",),
+        "a rule of the journal that never hits",
+    ),
+    Mutant(
+        "the-simulated-disk-forgets-a-write-with-its-sync",
+        "simulation/disk/sim_inode.py",
+        "last.is_durable = True",
+        "last.is_durable = False",
+        (
+            "tests/chaos/test_sim_disk.py::"
+            "test_a_write_with_its_sync_stays_and_each_other_range_goes_by_itself",
+        ),
+        "a simulation that calls a sound journal broken",
+    ),
+    Mutant(
+        "the-simulated-disk-syncs-the-whole-file-with-a-write",
+        "simulation/disk/sim_inode.py",
+        "if len(self.pending) == 1:",
+        "if self.pending:",
+        (
+            "tests/chaos/test_sim_disk.py::"
+            "test_a_write_with_its_sync_stays_and_each_other_range_goes_by_itself",
+        ),
+        "a bookie that counts on other writes of the file",
+    ),
+    Mutant(
         "a-rule-hits-once-more-than-its-count",
         DECIDING,
         "self.hits >= self.rule.count",

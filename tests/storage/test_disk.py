@@ -64,6 +64,21 @@ def test_a_file_is_written_and_read_at_offsets(place: tuple[Disk, str]) -> None:
     assert disk.read_file(f"{directory}/a") == b"Jello\0\0\0end"
 
 
+def test_what_is_written_and_synced_in_one_call(place: tuple[Disk, str]) -> None:
+    disk, directory = place
+    file = disk.create(f"{directory}/a")
+    file.write_synced(0, (b"one", b"", bytearray(b"two"), memoryview(b"three")))
+    assert file.size() == 11
+    file.allocate(20)
+    file.write_synced(3, [b"TWO"])
+    assert file.size() == 20
+    parts = [bytes([i % 251]) * (i % 5) for i in range(5000)]
+    file.write_synced(30, parts)
+    assert file.append(b"end") == 30 + 10_000
+    assert file.pread(0, 1 << 20) == b"oneTWOthree" + bytes(19) + b"".join(parts) + b"end"
+    file.close()
+
+
 def test_more_parts_than_one_call_takes(place: tuple[Disk, str]) -> None:
     disk, directory = place
     parts = [bytes([i % 251]) * (i % 5) for i in range(5000)]
@@ -182,6 +197,126 @@ def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     file.append_many([b"abcd", b"efgh", b"i"])
     assert file.pread(0, 100) == b"0123456789abcdefghi"
     file.close()
+
+
+class Calls:
+    """The calls by which real files are written and synced, in order, each with its bytes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, keeps_dsync: bool) -> None:
+        self.made: list[tuple[str, bytes]] = []
+        self.bytes_max = 1 << 30
+        """More a single call does not take."""
+        self.errors: list[int] = []
+        """Of the next writes that ask for a sync."""
+        real = os.pwrite
+
+        def write(name: str, descriptor: int, data: bytes, at: int) -> int:
+            self.made.append((name, data[: self.bytes_max]))
+            return real(descriptor, data[: self.bytes_max], at)
+
+        def pwritev(descriptor: int, parts: list[Buffer], at: int, flags: int = 0) -> int:
+            if flags and self.errors:
+                self.made.append(("refused", b""))
+                number = self.errors.pop(0)
+                raise OSError(number, os.strerror(number))
+            assert len(parts) <= 1024
+            assert flags in (0, os.RWF_DSYNC)
+            return write("write+sync" if flags else "write", descriptor, b"".join(parts), at)
+
+        monkeypatch.setattr(os, "pwritev", pwritev)
+        monkeypatch.setattr(real_file, "_pwrite", lambda fd, data, at: write("write", fd, bytes(data), at))
+        monkeypatch.setattr(real_file, "_sync", lambda descriptor: self.made.append(("sync", b"")))
+        monkeypatch.setattr(real_file, "_keeps_dsync", lambda descriptor: keeps_dsync)
+
+
+needs_dsync = pytest.mark.skipif(not hasattr(os, "RWF_DSYNC"), reason="a system without RWF_DSYNC")
+
+
+@needs_dsync
+@pytest.mark.parametrize("keeps_dsync", [True, False])
+def test_a_write_is_synced_by_its_call_where_the_file_system_keeps_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keeps_dsync: bool
+) -> None:
+    calls = Calls(monkeypatch, keeps_dsync=keeps_dsync)
+    file = RealDisk().create(str(tmp_path / "a"))
+    file.write_synced(0, [b"ab", b"cd"])
+    assert calls.made == ([("write+sync", b"abcd")] if keeps_dsync else [("write", b"abcd"), ("sync", b"")])
+    file.close()
+
+
+@needs_dsync
+def test_each_part_of_a_write_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The flag syncs what its own call has written, and nothing else."""
+    calls = Calls(monkeypatch, keeps_dsync=True)
+    file = RealDisk().create(str(tmp_path / "a"))
+    calls.bytes_max = 3
+    file.write_synced(5, [b"ab", b"", b"cdef", b"g"])
+    assert calls.made == [("write+sync", data) for data in (b"abc", b"def", b"g")]
+    assert file.pread(0, 100) == bytes(5) + b"abcdefg"
+    assert file.size() == 12
+    calls.made.clear()
+    calls.bytes_max = 1000
+    parts = [b"%04d" % number for number in range(1500)]
+    file.write_synced(0, parts)
+    assert {name for name, _ in calls.made} == {"write+sync"}
+    assert b"".join(data for _, data in calls.made) == b"".join(parts)
+    assert file.pread(0, 10_000) == b"".join(parts)
+    file.close()
+
+
+@needs_dsync
+@pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS])
+def test_a_system_that_refuses_the_call_gets_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    calls = Calls(monkeypatch, keeps_dsync=True)
+    file = RealDisk().create(str(tmp_path / "a"))
+    file.write_synced(0, [b"before"])
+    calls.made.clear()
+    calls.errors = [number]
+    file.write_synced(6, [b"a", b"b"])
+    file.write_synced(8, [b"c"])
+    assert calls.made == [
+        ("refused", b""),
+        ("write", b"ab"),
+        ("sync", b""),
+        ("write", b"c"),
+        ("sync", b""),
+    ]
+    assert file.pread(0, 10) == b"beforeabc"
+    file.close()
+
+
+@needs_dsync
+def test_a_write_with_its_sync_that_fails_is_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = Calls(monkeypatch, keeps_dsync=True)
+    file = RealDisk().create(str(tmp_path / "a"))
+    calls.errors = [errno.EIO, errno.ENOSPC, errno.ENOMEM]
+    with pytest.raises(StorageError, match=r"a: cannot write and sync: Input/output error"):
+        file.write_synced(0, [b"x"])
+    with pytest.raises(DiskFull, match=r"a: disk full, cannot write and sync: No space left"):
+        file.write_synced(0, [b"x"])
+    with pytest.raises(StorageError, match=r"a: cannot write and sync: Cannot allocate"):
+        file.write_synced(0, [b"x"])
+    assert calls.made == [("refused", b"")] * 3
+    file.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at the file systems of Linux")
+def test_file_systems_that_keep_the_flag_are_known_by_their_number(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    found = 0
+    for path in (tmp_path / "a", Path("/proc/self/stat"), Path("/dev/shm"), Path("/dev/null")):
+        told = subprocess.run(["stat", "-f", "-c", "%t", path], capture_output=True, text=True, check=False)
+        if told.returncode == 0:
+            found += 1
+            descriptor = os.open(path, os.O_RDONLY)
+            keeps = told.stdout.strip() in ("ef53", "58465342", "9123683e")
+            assert real_file._keeps_dsync(descriptor) == keeps, path
+            os.close(descriptor)
+    assert found >= 2
 
 
 def test_there_is_free_space(tmp_path: Path) -> None:

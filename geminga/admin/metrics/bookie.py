@@ -62,7 +62,7 @@ def _of_latencies(bookie: BookieStatistics) -> Iterator[Figure]:
     adds, syncs, reads = bookie.latencies
     syncs = Summary(bookie.journal_groups, bookie.journal_sync_s * 1000, syncs.classes)
     adds = adds._replace(events=bookie.entries_written)
-    text = "Milliseconds of journal syncs; one sync for each group of entries"
+    text = "Milliseconds of journal syncs, each with the write of its group of entries"
     yield summary("bookie_journal_JOURNAL_SYNC", text, syncs, QUANTILES, done)
     text = "Milliseconds from the queue of the journal until durable; entries of a group count as its oldest"
     for name in (

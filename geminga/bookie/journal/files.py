@@ -40,6 +40,7 @@ class WrittenGroup(NamedTuple):
     record_bytes: int
     file_bytes: int
     sync_s: float
+    """Its write and its sync, which are one call on most file systems."""
     waited_s: float = 0.0
     """Of its entries none has been in the queue for longer than this when the group was begun..."""
     took_s: float = 0.0
@@ -130,10 +131,9 @@ class JournalFiles:
             self._allocated = _reserve(file, end, wanted)
         # Zeros up to the alignment, so that the page is written whole. A recycled file has old groups there;
         # the kernel would have to read the page before it could change part of it.
+        started = _monotonic_s()
         try:
-            file.pwrite_many(offset, (group, self._padding[: end - offset - len(group)]))
-            started = _monotonic_s()
-            file.sync()
+            file.write_synced(offset, (group, self._padding[: end - offset - len(group)]))
         except DiskFull as error:
             # The space was reserved: this file system does not keep its promise, and the group may be there.
             raise StorageError(str(error)) from error

@@ -178,7 +178,7 @@ class BookieStatistics(Struct, frozen=True):
     journal_groups: int
     journal_bytes: int
     journal_sync_s: float
-    """Total seconds in fdatasync."""
+    """Total seconds in which groups were written and synced."""
     queued_bytes: int
     write_cache_bytes: int
     flushing_bytes: int

@@ -97,6 +97,15 @@ class FaultyFile:
         if self._place == "journal":
             self._points.passed("journal-written")
 
+    def write_synced(self, offset: int, parts: Sequence[Buffer]) -> None:
+        if self._door.armed or self._points.door.armed:
+            # In two steps: a sync that is to fail leaves the bytes behind, not durable, as the one call does
+            # when its sync fails; and a kill may come in between.
+            self.pwrite_many(offset, parts)
+            self.sync()
+        else:
+            self._file.write_synced(offset, parts)
+
     def pread(self, offset: int, length: int) -> bytes:
         if self._door.armed:
             failed(self._door, self._hit("read", "read"), "read", self.path)

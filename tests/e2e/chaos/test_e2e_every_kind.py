@@ -25,6 +25,7 @@ from geminga.chaos.rules.rule import parse_rule
 from geminga.clock import RealClock
 from geminga.errors import StorageError
 from geminga.storage.disk import RealDisk
+from geminga.storage.real_file import RealFile
 from geminga.wire import client_commands, encoder
 from tests.e2e.binary_session import BinarySession
 from tests.e2e.broker_process import BrokerProcess
@@ -95,6 +96,7 @@ def file_operations(faults: Faults, path: Path, place: str) -> list[Callable[[],
         file.sync,
         lambda: disk.free_bytes(str(path)),
         lambda: file.pwrite_many(0, [b"ab"]),
+        lambda: file.write_synced(0, [b"ab"]),
         file.close,
     ]
 
@@ -116,6 +118,42 @@ def test_a_rule_of_files_hits_each_operation_that_it_may_name(
             effects += 1
     assert next(iter(faults.hits()))[2] >= 1
     assert effects or kind == "slow"
+
+
+@pytest.mark.usefixtures("unkilled")
+@pytest.mark.parametrize(
+    ("rule", "failure", "left"),
+    [
+        ({"kind": "slow", "latencyMs": 1}, "nothing", b"new"),
+        ({"kind": "eio", "operation": "write"}, "cannot write", b"old"),
+        ({"kind": "eio", "operation": "sync"}, "cannot sync", b"new"),
+        ({"kind": "torn"}, "killed", b"nld"),
+        ({"place": "process", "kind": "kill", "name": "journal-written"}, "killed", b"new"),
+        ({"place": "process", "kind": "kill", "name": "journal-synced"}, "killed", b"new"),
+    ],
+)
+def test_rules_of_writes_and_of_syncs_hit_the_call_that_does_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: dict[str, Any], failure: str, left: bytes
+) -> None:
+    """A failed sync leaves what was written where readers see it, and is not followed by another one."""
+    faults = Faults(RealClock())
+    file = FaultyDisk(faults).create(str(tmp_path / "1.journal"))
+    file.write_synced(0, [b"o", b"ld"])
+    assert list(faults.hits()) == []
+    syncs: list[str] = []
+    monkeypatch.setattr(RealFile, "sync", lambda file: syncs.append(file.path))
+    faults.set(parse_rule({"place": "journal", **rule}))
+    said = "nothing"
+    try:
+        file.write_synced(0, [b"ne", b"w"])
+    except (StorageError, Killed) as error:
+        said = str(error) or "killed"
+    assert failure in said
+    assert next(iter(faults.hits()))[2] == (2 if rule["kind"] == "slow" else 1)
+    assert (tmp_path / "1.journal").read_bytes() == left
+    is_synced = failure == "nothing" or rule["kind"] == "torn" or rule.get("name") == "journal-synced"
+    assert len(syncs) == is_synced
+    file.close()
 
 
 @pytest.mark.usefixtures("unkilled")

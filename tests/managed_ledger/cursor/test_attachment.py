@@ -17,7 +17,7 @@ from geminga.managed_ledger.orphans import find_orphan_ledgers
 from geminga.metadata import records, store
 from geminga.metadata.node import ValueTooLarge
 from geminga.position import EARLIEST
-from geminga.storage import real_file
+from geminga.storage.real_file import RealFile
 
 PATH = "/managed-ledgers/public/default/persistent/orders"
 CURSOR = f"{PATH}/s"
@@ -230,13 +230,13 @@ async def test_fenced_with_entries_on_their_way_opens_again_with_a_fixed_end(
         ledger = await r.open()
         await publish(ledger, bodies(3))
         await r.metadata.put(PATH, r.metadata.get(PATH).value)
-        may_sync, sync = threading.Event(), real_file._sync
+        may_sync, write_synced = threading.Event(), RealFile.write_synced
 
-        def late_sync(fd):
+        def late(file, offset, parts):
             assert may_sync.wait(10)
-            sync(fd)
+            write_synced(file, offset, parts)
 
-        monkeypatch.setattr(real_file, "_sync", late_sync)
+        monkeypatch.setattr(RealFile, "write_synced", late)
         for body in bodies(200):
             ledger.append(body, body)
         with pytest.raises(BadVersion):
