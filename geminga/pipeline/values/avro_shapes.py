@@ -72,6 +72,8 @@ class Shape:
     fields: tuple[str, ...] = ()
     defaults: tuple[tuple[int, Any], ...] = ()
     """Of a record: the defaults that are not null, as the definition writes them, with the field's index."""
+    symbols: frozenset[str] = frozenset()
+    """Of an enum."""
 
     @property
     def has_members(self) -> bool:
@@ -156,7 +158,7 @@ class _Shapes:
                 ),
             )
         elif kind == "enum":
-            made = Shape(kind, pa.string(), name=name)
+            made = Shape(kind, pa.string(), name=name, symbols=frozenset(map(str, definition["symbols"])))
         else:
             made = _with_logical(definition, Shape(kind, pa.binary(), name=name))
         self._named[name] = made
@@ -174,6 +176,29 @@ class _Shapes:
                     return Shape("union", _PRIMITIVES[wide], parts=parts)
         members = pa.struct([(f"member{index}", each.arrow) for index, each in enumerate(parts)])
         return Shape("union", members, parts=parts)
+
+
+def part_of_kind(shape: Shape, kind: pa.DataType) -> Shape:
+    """The same, with those fields of its records alone that a column of this type has."""
+    if shape.kind == "record" and pa.types.is_struct(kind):
+        kept = [index for index, name in enumerate(shape.fields) if kind.get_field_index(name) >= 0]
+        fields = tuple(shape.fields[index] for index in kept)
+        return replace(
+            shape,
+            fields=fields,
+            parts=tuple(
+                part_of_kind(shape.parts[index], kind.field(name).type)
+                for index, name in zip(kept, fields, strict=True)
+            ),
+            defaults=tuple((kept.index(index), each) for index, each in shape.defaults if index in kept),
+        )
+    if shape.kind == "union" and len(shape.parts) == 1:
+        return replace(shape, parts=(part_of_kind(shape.parts[0], kind),))
+    if shape.kind == "array" and pa.types.is_list(kind):
+        return replace(shape, parts=(part_of_kind(shape.parts[0], kind.value_type),))
+    if shape.kind == "map" and pa.types.is_map(kind):
+        return replace(shape, parts=(part_of_kind(shape.parts[0], kind.item_type),))
+    return shape
 
 
 def _full_name(name: str, namespace: str) -> str:

@@ -26,11 +26,12 @@ from geminga.pipeline.values.avro_shapes import (
     BadValue,
     SchemaMismatch,
     Shape,
+    part_of_kind,
     readable_definition,
     shape_of,
     with_values,
 )
-from geminga.pipeline.values.json_columns import json_records, parsed
+from geminga.pipeline.values.json_columns import has_other_symbols, json_records, parsed
 from geminga.pipeline.values.primitive_values import primitives
 from geminga.pipeline.values.rules import DEFAULT_RULES, OutOfRange, ValueRules
 from geminga.pipeline.values.schemas import (
@@ -459,11 +460,25 @@ def _narrowed(schema: TopicSchema, latest: Readable, kind: pa.DataType) -> tuple
         return latest, shape  # a type is defined in a field that is left out, and used in one that is not
 
 
+_BAD_COLUMN = (pa.ArrowException, TypeError, ValueError, OverflowError)
+
+
 def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
     try:
         return pa.array(values, kind)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise BadValue(f"it does not fit the column type {kind}: {error}") from None
+    except _BAD_COLUMN as error:
+        raise BadValue(_misfit(values, kind, error)) from None
+
+
+def _misfit(values: list[Any], kind: pa.DataType, error: Exception) -> str:
+    """With the first field that does not fit, if they are records."""
+    if pa.types.is_struct(kind) and all(value is None or isinstance(value, dict) for value in values):
+        for field in kind:
+            try:
+                pa.array([None if value is None else value.get(field.name) for value in values], field.type)
+            except _BAD_COLUMN as of_field:
+                return f"field {field.name!r} does not fit the column type {field.type}: {of_field}"
+    return f"it does not fit the column type {kind}: {error}"
 
 
 def json_values(
@@ -472,17 +487,27 @@ def json_values(
     """Records by compiled code; whatever that refuses, one by one, as `shape` says. Raises `BadValue`."""
     if pa.types.is_struct(kind):
         found = json_records(raw, kind, shape)
-        if found is not None and (shape is None or not _may_lack_defaults(found, shape)):
+        if found is not None and (
+            shape is None or not (_may_lack_defaults(found, shape) or has_other_symbols(found, shape))
+        ):
             return found
     change, parse_float = (
-        (from_json(shape, out_of_range), Decimal) if shape is not None else ((lambda value: value), float)
+        (from_json(part_of_kind(shape, kind), out_of_range), Decimal)
+        if shape is not None
+        else ((lambda value: value), float)
     )
-    values = []
-    for payload in raw.to_pylist():
+    values: list[Any] = []
+    reason, wrong = "", []
+    for row, payload in enumerate(raw.to_pylist()):
         try:
             values.append(change(None if payload is None else _parsed(payload, parse_float)))
         except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
-            raise BadValue(f"it is not JSON of its schema ({error})") from None
+            reason = reason or f"it is not JSON of its schema ({error})"
+            wrong.append(row)
+    if wrong:
+        bad = BadValue(reason)
+        bad.rows = np.array(wrong)
+        raise bad
     return _array(values, kind)
 
 

@@ -68,6 +68,24 @@ def json_records(raw: pa.BinaryArray, kind: pa.StructType, shape: Shape | None) 
     return pa.StructArray.from_arrays(arrays, fields=list(kind))
 
 
+def has_other_symbols(values: pa.Array, shape: Shape) -> bool:
+    """Whether an enum has a symbol that its schema has not: the compiled reader takes any text."""
+    if shape.kind == "enum":
+        return not shape.symbols.issuperset(pc.unique(values.drop_null()).to_pylist())
+    if shape.kind == "union":
+        return any(has_other_symbols(values, part) for part in shape.parts[:1])
+    if shape.kind == "array":
+        return has_other_symbols(values.flatten(), shape.parts[0])
+    if shape.kind != "record" or not shape.any("enum"):
+        return False
+    parts = dict(zip(shape.fields, shape.parts, strict=True))
+    return any(
+        has_other_symbols(column, parts[each.name])
+        for each, column in zip(values.type, values.flatten(), strict=True)
+        if each.name in parts
+    )
+
+
 def _logical_parts(shape: Shape) -> dict[str, Shape]:
     """The fields that are times or dates, optional ones too."""
     found: dict[str, Shape] = {}

@@ -15,6 +15,7 @@ from geminga.pipeline.values.times import one_in_microseconds
 
 Change = Callable[[Any], Any]
 _INT32 = 1 << 31
+_INT64 = 1 << 63
 _US_PER_SECOND = 1_000_000
 _NANOSECOND_DIGITS = -9
 """The exponent of a number of seconds with nanoseconds."""
@@ -47,6 +48,44 @@ _LOGICAL_KINDS: dict[str, tuple[type, ...]] = {
     "timestamp-millis": (dt.datetime,),
     "timestamp-micros": (dt.datetime,),
 }
+
+
+class NotOfSchema(ValueError):
+    """A value of JSON is not of its type; says in which field."""
+
+    def __init__(self, found: str, wanted: str, path: str = "") -> None:
+        place = f"field {path!r}" if path else "it"
+        super().__init__(f"{place} is {found}, and the schema says {wanted}")
+        self.found = found
+        self.wanted = wanted
+        self.path = path
+
+    def inside(self, name: str) -> NotOfSchema:
+        """The same, in a field of this name."""
+        return NotOfSchema(self.found, self.wanted, f"{name}.{self.path}" if self.path else name)
+
+
+_BAD_JSON = (ValueError, TypeError, ArithmeticError)
+"""What is raised for a value that is not of its type."""
+_TEXT_MAX = 40
+"""Of a value in an error."""
+
+
+def _not(shape: Shape, value: Any) -> NotOfSchema:
+    if isinstance(value, bool):
+        found = "true" if value else "false"
+    elif isinstance(value, str):
+        found = f"the text {value!r}" if len(value) <= _TEXT_MAX else f"a text of {len(value)} characters"
+    elif isinstance(value, int | float | Decimal):
+        # Python writes no integer of thousands of digits.
+        found = "a number" if isinstance(value, int) and abs(value) > _INT64 else f"the number {value}"
+    else:
+        found = "an array" if isinstance(value, list) else "an object"
+    if shape.kind == "union":
+        return NotOfSchema(found, f"one of {', '.join(part.kind for part in shape.parts)}")
+    if shape.kind == "enum":
+        return NotOfSchema(found, f"a symbol of the enum {shape.name}")
+    return NotOfSchema(found, shape.logical or shape.kind)
 
 
 def from_avro(shape: Shape, out_of_range: OutOfRange = "clamp") -> Change | None:
@@ -112,6 +151,8 @@ def _branch(shape: Shape, value: Any) -> int:
             if fits and (part.kind == "long" or -_INT32 <= value < _INT32):
                 return index
             continue
+        if part.kind == "enum" and isinstance(value, str) and value not in part.symbols:
+            continue
         kinds = _LOGICAL_KINDS[part.logical] if part.logical else _KINDS.get(part.kind, ())
         if isinstance(value, kinds) and not (part.logical == "date" and isinstance(value, dt.datetime)):
             return index
@@ -119,8 +160,10 @@ def _branch(shape: Shape, value: Any) -> int:
 
 
 def from_json(shape: Shape, out_of_range: OutOfRange = "clamp") -> Change:
-    """Of what `json.loads` gives, with numbers that are no integers as Decimal. What is not of its type is
-    handed on as it is: the column refuses it. A field that is not there has its default.
+    """Of what `json.loads` gives, with numbers that are no integers as Decimal. A field that is not there has
+    its default. It raises `NotOfSchema` for what is not of its type, since columns do not refuse all that: an
+    empty list is a record to them, a list of pairs a map, and true is a number with a point. Only whether a
+    number is small enough is left to the column.
     """
     return _Json(out_of_range).change(shape)
 
@@ -133,13 +176,15 @@ class _Json:
         if shape.kind == "union":
             parts = [self.change(part) for part in shape.parts]
             if not shape.has_members:
-                last = len(parts) - 1 if len(parts) > 1 else 0
-                return lambda value: None if value is None else parts[last](value)
+                return lambda value: None if value is None else parts[-1](value)
 
             def member(value: Any) -> Any:
                 if value is None:
                     return None
-                index = _branch(shape, float(value) if isinstance(value, Decimal) else value)
+                try:
+                    index = _branch(shape, float(value) if isinstance(value, Decimal) else value)
+                except ValueError:
+                    raise _not(shape, value) from None
                 return {f"member{index}": parts[index](value)}
 
             return member
@@ -152,47 +197,105 @@ class _Json:
         changes = [self.change(part) for part in shape.parts]
         defaults: list[Any] = [None] * len(changes)
         for index, default in shape.defaults:
-            defaults[index] = changes[index](_as_json(shape.parts[index], default))
+            defaults[index] = _default(changes[index], _as_json(shape.parts[index], default))
         fields = list(zip(shape.fields, changes, defaults, strict=True))
 
         def record(value: Any) -> Any:
+            if value is None:
+                return None
             if not isinstance(value, dict):
-                return value
-            return {
-                name: change(value[name]) if name in value else default for name, change, default in fields
-            }
+                raise _not(shape, value)
+            try:
+                return {
+                    name: change(value[name]) if name in value else default
+                    for name, change, default in fields
+                }
+            except NotOfSchema:
+                raise _in_field(fields, value) from None
 
         return record
 
     def _container(self, shape: Shape) -> Change:
         wanted, kept = (list if shape.kind == "array" else dict), _container(shape, self.change)
-        return lambda value: kept(value) if isinstance(value, wanted) else value
+
+        def container(value: Any) -> Any:
+            if not isinstance(value, wanted):
+                raise _not(shape, value)
+            return kept(value)
+
+        return container
 
     def _scalar(self, shape: Shape) -> Change:
+        kinds, change = self._known(shape)
+
+        def scalar(value: Any) -> Any:
+            # Not `isinstance`: true is an integer to Python.
+            if type(value) not in kinds:
+                raise _not(shape, value)
+            try:
+                return change(value)
+            except _BAD_JSON:
+                raise _not(shape, value) from None
+
+        return scalar
+
+    def _known(self, shape: Shape) -> tuple[tuple[type, ...], Change]:
+        """The Python types that values may have, and what is made of them."""
         if shape.logical == "decimal":
-            return lambda value: Decimal(str(value)) if isinstance(value, int | str | Decimal) else value
+            return (int, str, Decimal), lambda value: Decimal(str(value))
         if shape.logical == "date":
-            return _days
+            return (int, str, Decimal, list), _days
         if shape.logical is not None:
             unit_us, out_of_range = UNITS_US[str(shape.logical)], self._out_of_range
-            return lambda value: _time(value, unit_us, out_of_range)
+            return (int, str, Decimal), lambda value: _time(value, unit_us, out_of_range)
         if shape.kind in ("bytes", "fixed"):
-            return _bytes
+            return (str,), _bytes
         if shape.kind in ("float", "double"):
-            return _float
+            return (int, float, Decimal, str), lambda value: _float(shape, value)
         if shape.kind in ("int", "long"):
             units = _LOCAL_UNITS.get(shape.plain_logical or "")
-            return lambda value: (
-                _whole(value)
-                if isinstance(value, Decimal)
-                else _local_time(value, units)
-                if units is not None and isinstance(value, list)
-                else value
+            if units is None:
+                return (int, Decimal), lambda value: _whole(value) if isinstance(value, Decimal) else value
+            return (
+                (int, Decimal, list),
+                lambda value: (
+                    _whole(value)
+                    if isinstance(value, Decimal)
+                    else _local_time(value, units)
+                    if isinstance(value, list)
+                    else value
+                ),
             )
         if shape.kind == "string":
             # Jackson writes a BigDecimal as a number, whatever the definition says.
-            return lambda value: str(value) if type(value) in (int, Decimal) else value
-        return lambda value: value
+            return (str, int, Decimal), lambda value: value if isinstance(value, str) else str(value)
+        if shape.kind == "enum":
+            return (str,), lambda value: _symbol(shape, value)
+        return (bool,) if shape.kind == "boolean" else (), lambda value: value
+
+
+def _default(change: Change, default: Any) -> Any:
+    """The definition of another client may have one that is not of its type."""
+    try:
+        return change(default)
+    except _BAD_JSON:
+        return default
+
+
+def _in_field(fields: list[tuple[str, Change, Any]], value: dict[str, Any]) -> NotOfSchema:
+    """Why the first field that is bad is."""
+    for name, change, _ in fields:
+        try:
+            change(value.get(name))
+        except NotOfSchema as error:
+            return error.inside(name)
+    raise AssertionError("a field was bad, and none is")  # pragma: no cover
+
+
+def _symbol(shape: Shape, value: str) -> str:
+    if value not in shape.symbols:
+        raise _not(shape, value)
+    return value
 
 
 def _as_json(shape: Shape, default: Any) -> Any:
@@ -274,18 +377,16 @@ def _whole(value: Decimal) -> int | Decimal:
     return whole if value == whole else value
 
 
-def _float(value: Any) -> Any:
+def _float(shape: Shape, value: Any) -> float:
     """Jackson writes what JSON has no number for as text."""
-    if isinstance(value, str) and value in ("NaN", "Infinity", "-Infinity"):
-        return float(value)
-    return float(value) if isinstance(value, int | Decimal) and not isinstance(value, bool) else value
+    if isinstance(value, str) and value not in ("NaN", "Infinity", "-Infinity"):
+        raise _not(shape, value)
+    return float(value)
 
 
-def _bytes(value: Any) -> Any:
+def _bytes(value: str) -> bytes:
     """Base64 as Jackson writes it; the Python client writes text."""
-    if isinstance(value, str):
-        try:
-            return base64.b64decode(value, validate=True)
-        except (binascii.Error, ValueError):
-            return value.encode()
-    return value
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        return value.encode()
