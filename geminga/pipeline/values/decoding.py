@@ -21,7 +21,7 @@ from geminga.pipeline.columns.protobuf_columns import Bytes, Ints, Spans
 from geminga.pipeline.errors import SET_RAW_VALUE, Access, Option
 from geminga.pipeline.values.avro_checks import Check
 from geminga.pipeline.values.avro_columns import ROWS_MIN, AvroColumn, column_decoder
-from geminga.pipeline.values.avro_cursor import REASONS, Refused
+from geminga.pipeline.values.avro_cursor import NO_TEXT, REASONS, TOO_SHORT, Refused
 from geminga.pipeline.values.avro_shapes import (
     BadValue,
     SchemaMismatch,
@@ -330,8 +330,10 @@ class ValueDecoder:
                 found.append(value if change is None else change(value))
             except Refused as error:
                 raise BadValue(REASONS[error.reason]) from None
-            except (*_BAD_AVRO, fastavro.read.SchemaResolutionError) as error:
-                raise BadValue(f"{type(error).__name__}: {error}") from None
+            except fastavro.read.SchemaResolutionError as error:
+                raise BadValue(f"its schema cannot be read as the latest one: {error}") from None
+            except _BAD_AVRO as error:
+                raise BadValue(_reason(error)) from None
         return _array(found, kind)
 
     def _writer(self, version: bytes | None, latest: Readable, part: int | None) -> Readable:
@@ -458,6 +460,17 @@ def _narrowed(schema: TopicSchema, latest: Readable, kind: pa.DataType) -> tuple
         return _readable(narrow), shape_of(definition_of(narrow))
     except SchemaMismatch:
         return latest, shape  # a type is defined in a field that is left out, and used in one that is not
+
+
+def _reason(error: Exception) -> str:
+    """Not the decoder's own texts, which name its parts in memory."""
+    if isinstance(error, EOFError):
+        return REASONS[TOO_SHORT]
+    if isinstance(error, UnicodeDecodeError):
+        return REASONS[NO_TEXT]
+    if isinstance(error, RecursionError):
+        return "it is in itself too often, beyond the limit of recursion"
+    return f"it is not AVRO of its schema ({type(error).__name__})"
 
 
 _BAD_COLUMN = (pa.ArrowException, TypeError, ValueError, OverflowError)

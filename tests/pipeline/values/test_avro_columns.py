@@ -606,7 +606,7 @@ def test_every_message_is_read_with_its_version_into_the_latest() -> None:
     row = encoded(first, {"n": 5, "gone": "x"})
     assert decoded(latest, [row], of_version=first) == [{"n": 5, "later": None, "given": "d"}]
     required = record(number, {"name": "must", "type": "string"})
-    with pytest.raises(SchemaMismatch, match="SchemaResolutionError|EOFError"):
+    with pytest.raises(SchemaMismatch, match="cannot be read as the latest one|ends too early"):
         decoded(required, [row], of_version=first)
 
 

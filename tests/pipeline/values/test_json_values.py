@@ -4,13 +4,19 @@ refuses the rest. Each in columns as far as they go, and row by row.
 
 from __future__ import annotations
 
+import io
+import json
 from typing import Any
 
+import fastavro
 import pyarrow as pa
 import pytest
 
+from geminga.pipeline.errors import Access
 from geminga.pipeline.values.avro_shapes import BadValue, shape_of
-from geminga.pipeline.values.decoding import json_values
+from geminga.pipeline.values.decoding import ValueDecoder, json_values
+from geminga.pipeline.values.schemas import TopicSchema
+from geminga.wire import pulsar_pb2 as pb
 
 ENUM = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
 DATE = {"type": "int", "logicalType": "date"}
@@ -144,3 +150,26 @@ def test_an_unknown_symbol_may_be_the_text_of_a_union() -> None:
         {"member0": "A", "member1": None},
         {"member0": None, "member1": "C"},
     ]
+
+
+def test_errors_of_avro_that_is_read_row_by_row_are_in_words() -> None:
+    """They had the text of the decoder, with the address of an object."""
+    definition = {
+        "type": "record",
+        "name": "R",
+        "fields": [{"name": "s", "type": "string"}, {"name": "n", "type": "double"}],
+    }
+    schema = TopicSchema(pb.Schema.Type.Avro, json.dumps(definition).encode())
+    shape = shape_of(definition)
+    decoder = ValueDecoder(Access("pulsar://unused:1"), "t", schema, pa.schema(list(shape.arrow)))
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, definition, {"s": "text", "n": 1.5})
+    good = stream.getvalue()
+    for wrong, says in (
+        (good[:-1], "it ends too early"),
+        (good[:3], "it ends too early"),
+        (b"\x02\xff" + bytes(8), "text that is not UTF-8"),
+    ):
+        with pytest.raises(BadValue) as bad:
+            decoder._avro(schema, pa.array([wrong], pa.binary()), shape.arrow, [(None, [0])])
+        assert str(bad.value) == says
