@@ -42,6 +42,8 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "map": (dict,),
     "record": (dict,),
 }
+_AS_IS: dict[str, type] = {"boolean": bool, "string": str, "int": int, "long": int}
+"""Of a value of JSON the Python type that the column takes."""
 _LOGICAL_KINDS: dict[str, tuple[type, ...]] = {
     "decimal": (Decimal,),
     "date": (dt.date,),
@@ -190,8 +192,7 @@ class _Json:
             return member
         if shape.kind == "record":
             return self._record(shape)
-        plain = self._container(shape) if shape.kind in ("array", "map") else self._scalar(shape)
-        return lambda value: None if value is None else plain(value)
+        return self._container(shape) if shape.kind in ("array", "map") else self._scalar(shape)
 
     def _record(self, shape: Shape) -> Change:
         changes = [self.change(part) for part in shape.parts]
@@ -219,6 +220,8 @@ class _Json:
         wanted, kept = (list if shape.kind == "array" else dict), _container(shape, self.change)
 
         def container(value: Any) -> Any:
+            if value is None:
+                return None
             if not isinstance(value, wanted):
                 raise _not(shape, value)
             return kept(value)
@@ -227,10 +230,14 @@ class _Json:
 
     def _scalar(self, shape: Shape) -> Change:
         kinds, change = self._known(shape)
+        as_is = _AS_IS.get(shape.kind) if shape.logical is None else None
 
         def scalar(value: Any) -> Any:
             # Not `isinstance`: true is an integer to Python.
-            if type(value) not in kinds:
+            kind = type(value)
+            if kind is as_is or value is None:
+                return value
+            if kind not in kinds:
                 raise _not(shape, value)
             try:
                 return change(value)
@@ -240,7 +247,7 @@ class _Json:
         return scalar
 
     def _known(self, shape: Shape) -> tuple[tuple[type, ...], Change]:
-        """The Python types that values may have, and what is made of them."""
+        """The Python types that values may have beside the one in `_AS_IS`, and what is made of them."""
         if shape.logical == "decimal":
             return (int, str, Decimal), lambda value: Decimal(str(value))
         if shape.logical == "date":
@@ -255,23 +262,17 @@ class _Json:
         if shape.kind in ("int", "long"):
             units = _LOCAL_UNITS.get(shape.plain_logical or "")
             if units is None:
-                return (int, Decimal), lambda value: _whole(value) if isinstance(value, Decimal) else value
+                return (Decimal,), _whole
             return (
-                (int, Decimal, list),
-                lambda value: (
-                    _whole(value)
-                    if isinstance(value, Decimal)
-                    else _local_time(value, units)
-                    if isinstance(value, list)
-                    else value
-                ),
-            )
+                Decimal,
+                list,
+            ), lambda value: _local_time(value, units) if isinstance(value, list) else _whole(value)
         if shape.kind == "string":
             # Jackson writes a BigDecimal as a number, whatever the definition says.
-            return (str, int, Decimal), lambda value: value if isinstance(value, str) else str(value)
+            return (int, Decimal), str
         if shape.kind == "enum":
             return (str,), lambda value: _symbol(shape, value)
-        return (bool,) if shape.kind == "boolean" else (), lambda value: value
+        return (), lambda value: value
 
 
 def _default(change: Change, default: Any) -> Any:
