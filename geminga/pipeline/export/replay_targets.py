@@ -14,7 +14,15 @@ from geminga.pipeline.client.last_message import last_of
 from geminga.pipeline.client.owning_brokers import OwningBrokers
 from geminga.pipeline.client.producing import Producer
 from geminga.pipeline.client.topics import full_name, partitions_of
-from geminga.pipeline.errors import ADMIN_URL, Access, Option, PipelineError, Refused, TopicMissing
+from geminga.pipeline.errors import (
+    ADMIN_URL,
+    Access,
+    AdminRefused,
+    Option,
+    PipelineError,
+    Refused,
+    TopicMissing,
+)
 from geminga.pipeline.export.manifest import ExportedTopic, Manifest
 from geminga.pipeline.topics.acknowledging import Subscriptions
 from geminga.pipeline.values.schemas import TopicSchema
@@ -99,13 +107,19 @@ def _moved(topic: str, namespace: str | None) -> str:
 
 def _target(connection: Connection, wanted: Wanted, source: str, name: str, partitions: int) -> Target:
     """`partitions`: what the source had; 0: none."""
+    is_there = True
     try:
         parts = partitions_of(connection, name)
     except TopicMissing:
-        parts = [name]
+        is_there, parts = False, [name]
     there = 0 if parts == [name] else len(parts)
-    if there == 0 and partitions and not wanted.by_key:
-        if wanted.admin_url is None:
+    # Older brokers say of a missing topic that it has no partitions, so the admin API is asked for that, too.
+    if there == 0 and partitions and not (is_there and wanted.by_key):
+        if wanted.admin_url is not None:
+            if _create(wanted.access, wanted.admin_url, name, partitions):
+                parts = [str(full_name(name).partition(index)) for index in range(partitions)]
+                there = partitions
+        elif not is_there and not wanted.by_key:
             raise PipelineError(
                 f"{name} needs {partitions} partitions: create it (pulsar-admin topics "
                 f"create-partitioned-topic {name} --partitions {partitions}), name the admin API "
@@ -115,9 +129,6 @@ def _target(connection: Connection, wanted: Wanted, source: str, name: str, part
                 _BY_KEY,
                 ")",
             )
-        create_partitions(wanted.access, wanted.admin_url, name, partitions)
-        parts = [str(full_name(name).partition(index)) for index in range(partitions)]
-        there = partitions
     if there != partitions and not wanted.by_key:
         raise PipelineError(
             f"{name} has {there or 'no'} partitions, the exported topic {partitions or 'none'}: name "
@@ -125,7 +136,18 @@ def _target(connection: Connection, wanted: Wanted, source: str, name: str, part
             _BY_KEY,
             ")",
         )
-    return Target(source, name, tuple(parts), wanted.by_key and there > 0)
+    return Target(source, name, tuple(parts), wanted.by_key)
+
+
+def _create(access: Access, admin_url: str, name: str, partitions: int) -> bool:
+    """Whether the topic was made; False: one of this name is there."""
+    try:
+        create_partitions(access, admin_url, name, partitions)
+    except AdminRefused as error:
+        if error.status != 409:
+            raise
+        return False
+    return True
 
 
 def _check_fresh(access: Access, target: Target, producer_prefix: str, partitions: int) -> None:

@@ -174,6 +174,43 @@ def test_partitions_are_kept_or_chosen_by_key(topics: Topics, admin: Admin, topi
     assert by_key == {b"k%d" % key: list(range(key, 90, 7)) for key in range(7)}
 
 
+def test_a_target_without_partitions_is_refused_or_takes_all_by_key(
+    topics: Topics, admin: Admin, topic: str
+) -> None:
+    admin.create_partitions(topic, 2)
+    columns = {"value": [b"%d" % n for n in range(60)], "__key": [f"k{n % 7}" for n in range(60)]}
+    topics.write(topic, columns, batchRows="4")
+    before, there = exported(topics, topic), f"{topic}-back"
+    topics.write(there, {"value": [b"0"], "__key": ["k0"]})
+    refusal = r"has no partitions, the exported topic 2: name a topic .* or let keys choose \(by_key=True\)"
+    for more in ({}, {"admin_url": topics.endpoints.web_url}):
+        with pytest.raises(PipelineError, match=refusal):
+            send(topics, before, topic, there, partitions=2, wanted=more)
+        done = send(topics, before, topic, there, partitions=2, wanted=more | {"by_key": True})
+        assert [row["target"] for row in done] == [there, there]
+        assert sum(row["rows"] for row in done) == 60
+    for key in range(7):
+        found = [
+            int(row["value"]) for row in exported(topics, there).to_pylist() if row["__key"] == b"k%d" % key
+        ]
+        once = list(range(key, 60, 7))
+        assert found == ([0] if key == 0 else []) + once + once
+
+
+def test_keys_choose_in_a_missing_target_too(topics: Topics, admin: Admin, topic: str) -> None:
+    admin.create_partitions(topic, 2)
+    topics.write(topic, {"value": [b"a", b"b", b"c"], "__key": ["a", "b", "c"]})
+    before, by_key = exported(topics, topic), {"by_key": True}
+    for name, more, partitions in (
+        ("one", by_key, {-1}),
+        ("two", by_key | {"admin_url": topics.endpoints.web_url}, {0, 1}),
+    ):
+        send(topics, before, topic, f"{topic}-{name}", partitions=2, wanted=more)
+        after = exported(topics, f"{topic}-{name}")
+        assert sorted(after["value"].to_pylist()) == [b"a", b"b", b"c"]
+        assert set(after["__partition"].to_pylist()) == partitions
+
+
 def test_a_namespace_that_is_not_there_is_named(topics: Topics, admin: Admin, topic: str) -> None:
     admin.create_partitions(topic, 2)
     topics.write(topic, {"value": [b"v"]})
