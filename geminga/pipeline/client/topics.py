@@ -89,6 +89,16 @@ def missing(topic: str) -> TopicMissing:
     )
 
 
+def missing_for_writer(topic: str) -> TopicMissing:
+    """Of a topic that the broker did not make for a writer that asked for it."""
+    namespace = TopicName.parse(topic).namespace
+    return TopicMissing(
+        f"topic {topic} cannot be written to: it or its namespace is missing; check the name, create the "
+        f"namespace (geminga or pulsar-admin namespaces create {namespace}), or create the topic (geminga or "
+        f"pulsar-admin topics create {topic}) if the broker makes none by itself"
+    )
+
+
 def full_name(topic: str) -> TopicName:
     try:
         return TopicName.parse(topic)

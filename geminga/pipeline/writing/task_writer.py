@@ -15,12 +15,12 @@ import pyarrow as pa
 from geminga.pipeline.client.connection import Connection
 from geminga.pipeline.client.producer_connections import ProducerConnections
 from geminga.pipeline.client.producing import PendingBytes, Producer, while_away
-from geminga.pipeline.client.topics import full_name, partitions_of
+from geminga.pipeline.client.topics import full_name, missing_for_writer, partitions_of
 from geminga.pipeline.columns.columns import PARTITION, TOPIC
 from geminga.pipeline.columns.encoding import Rows
 from geminga.pipeline.columns.protobuf_columns import Ints
 from geminga.pipeline.columns.routing import by_key, in_turn
-from geminga.pipeline.errors import PipelineError
+from geminga.pipeline.errors import PipelineError, TopicMissing
 from geminga.pipeline.topics.options import Options
 from geminga.pipeline.values.avro_writing import BadColumns
 from geminga.pipeline.values.row_columns import check_columns, rows_of
@@ -199,7 +199,10 @@ class TaskWriter:
 
     def _ask_partitions(self, topic: str) -> list[str]:
         with Connection.open(self._options.access) as connection:
-            return partitions_of(connection, topic, create=True)
+            try:
+                return partitions_of(connection, topic, create=True)
+            except TopicMissing:
+                raise missing_for_writer(topic) from None
 
     def _open_exactly(self, parts: list[str]) -> list[int]:
         """The last sequence id of the task in each partition; -1: there is none in this micro batch."""

@@ -392,6 +392,15 @@ def test_a_topic_created_anew_is_data_loss(topics: Topics, admin: Admin, topic: 
         plan.close()
 
 
+def test_a_writer_to_a_missing_namespace_is_told_to_create_it(topics: Topics, topic: str) -> None:
+    there = topic.replace("public/default", "public/none")
+    with pytest.raises(TopicMissing) as raised:
+        topics.write(there, {"value": [b"a"]})
+    assert str(raised.value).startswith(f"topic {there} cannot be written to: it or its namespace is missing")
+    assert "namespaces create public/none)" in str(raised.value)
+    assert "waitingForNonExistedTopic" not in str(raised.value)
+
+
 def test_a_missing_topic_is_named(topics: Topics, topic: str) -> None:
     with pytest.raises(TopicMissing, match="is not there"):
         plan_batch(topics.options(topic))
