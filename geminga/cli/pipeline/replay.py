@@ -83,7 +83,7 @@ def _add_flags(parser: Parser) -> None:
         metavar="TIME",
         help="move delivery times, such as 2h or =-30m (0: keep them; overdue ones come at once)",
     )
-    add("--rate", type=rate, metavar="N", help="messages a second, all together (no limit)")
+    add("--rate", type=rate, default=0, metavar="N", help="messages a second, all together (0: no limit)")
     add(
         "--batch-rows",
         type=count,

@@ -76,10 +76,10 @@ def replay(
 
     `directory`: a path, or a URL such as s3a://BUCKET/PATH. `options`: service.url, admin.url, compression,
     pendingMax, sendTimeoutMs, pulsar.client.*, and settings of file systems (fs.s3a.endpoint). Order is
-    kept for each partition, and so for each key. `rate`: messages a second, all together. `name`: what
-    producers are named after; the same name continues an earlier replay where the broker deduplicates.
-    `workers`: none means this process. All files are checked before anything is sent; on return all is
-    durable. Raises `PipelineError`, `CorruptData`, `StorageError`.
+    kept for each partition, and so for each key. `rate`: messages a second, all together; 0 or None: no
+    limit. `name`: what producers are named after; the same name continues an earlier replay where the
+    broker deduplicates. `workers`: none means this process. All files are checked before anything is sent;
+    on return all is durable. Raises `PipelineError`, `CorruptData`, `StorageError`.
     """
     given, settings = without_settings(options)
     files, root = Files(settings), str(parse(directory))
@@ -110,7 +110,7 @@ def replay(
         targets,
         prefix,
         LaneSettings(Delivery(delivery), known.compression, batch_rows, shift_ms),
-        None if rate is None else rate / min(len(parts), workers.side_by_side()),
+        rate / min(len(parts), workers.side_by_side()) if rate else None,
         known.pending_max,
         known.send_timeout_s,
     )

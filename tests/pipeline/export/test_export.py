@@ -19,6 +19,7 @@ from geminga.pipeline.client.producing import Producer
 from geminga.pipeline.columns.encoding import send_frame
 from geminga.pipeline.columns.message_id import MessageId
 from geminga.pipeline.errors import DataLost, PipelineError
+from geminga.pipeline.export.exporting import export
 from geminga.pipeline.export.manifest import (
     MANIFEST,
     ExportedFile,
@@ -31,6 +32,7 @@ from geminga.pipeline.export.manifest import (
 )
 from geminga.pipeline.export.output import Output, load
 from geminga.pipeline.export.plan import FILE_COLUMNS, exported_batches, plan_export, verify
+from geminga.pipeline.export.replay import replay
 from geminga.pipeline.export.replay_lane import Delivery, LaneSettings, Pace
 from geminga.pipeline.export.replay_targets import Wanted, prepare
 from geminga.pipeline.export.replaying import ORDER, Job, replay_rows
@@ -209,6 +211,15 @@ def test_keys_choose_in_a_missing_target_too(topics: Topics, admin: Admin, topic
         after = exported(topics, f"{topic}-{name}")
         assert sorted(after["value"].to_pylist()) == [b"a", b"b", b"c"]
         assert set(after["__partition"].to_pylist()) == partitions
+
+
+def test_a_rate_of_zero_is_no_limit(topics: Topics, topic: str, tmp_path: Path) -> None:
+    topics.write(topic, {"value": [b"a", b"b"]})
+    options = {"service.url": topics.endpoints.service_url}
+    export(str(tmp_path / "out"), options | {"topic": topic})
+    done = replay(str(tmp_path / "out"), options, rename={topic: f"{topic}-back"}, rate=0)
+    assert done.rows == 2
+    assert topics.values(f"{topic}-back") == [b"a", b"b"]
 
 
 def test_a_namespace_that_is_not_there_is_named(topics: Topics, admin: Admin, topic: str) -> None:
