@@ -18,7 +18,7 @@ from geminga.pipeline.client.connection import Connection
 from geminga.pipeline.client.producing import Producer
 from geminga.pipeline.columns.encoding import send_frame
 from geminga.pipeline.columns.message_id import MessageId
-from geminga.pipeline.errors import DataLost, PipelineError
+from geminga.pipeline.errors import BadOption, DataLost, PipelineError
 from geminga.pipeline.export.exporting import export
 from geminga.pipeline.export.manifest import (
     MANIFEST,
@@ -220,6 +220,47 @@ def test_a_rate_of_zero_is_no_limit(topics: Topics, topic: str, tmp_path: Path) 
     done = replay(str(tmp_path / "out"), options, rename={topic: f"{topic}-back"}, rate=0)
     assert done.rows == 2
     assert topics.values(f"{topic}-back") == [b"a", b"b"]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "instead"),
+    [
+        ("startingTime", "2030-01-01", r"spark\.read\.parquet.*resume=True"),
+        ("endingTime", "5", r"spark\.read\.parquet"),
+        ("startingOffsets", "latest", r"spark\.read\.parquet"),
+        ("endingOffsets", '{"t": "1:2:0"}', r"spark\.read\.parquet"),
+        ("maxrowspertrigger", "10", "for streams.*resume=True"),
+        ("predefinedSubscription", "s", "for streams.*acknowledges none"),
+        ("mode", "PERMISSIVE", "values as bytes"),
+        ("columns", "__partition", "all columns of metadata"),
+    ],
+)
+def test_an_option_that_would_choose_messages_is_refused(
+    tmp_path: Path, option: str, value: str, instead: str
+) -> None:
+    options = {"service.url": "pulsar://127.0.0.1:1", "topic": "t", option: value}
+    with pytest.raises(BadOption, match=f"(?i)option {option} has no effect on an export: .*{instead}"):
+        export(str(tmp_path / "out"), options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_options_that_an_export_uses_go_on(topics: Topics, topic: str, tmp_path: Path) -> None:
+    topics.write(topic, {"value": [b"%d" % n for n in range(40)]}, batchRows="1")
+    options = {
+        "service.url": topics.endpoints.service_url,
+        "topic": topic,
+        "admin.url": topics.endpoints.web_url,
+        "failOnDataLoss": "false",
+        "unknownLedgerEnd": "warn",
+        "pollTimeoutMs": "9000",
+        "splitsPerPartition": "4",
+        "pulsar.reader.subscriptionRolePrefix": "backup",
+        "startingOffsets": "earliest",
+        "endingOffsets": "latest",
+        "rawValue": "true",
+    }
+    done = export(str(tmp_path / "out"), options)
+    assert (done.rows, done.files) == (40, 4)
 
 
 def test_a_namespace_that_is_not_there_is_named(topics: Topics, admin: Admin, topic: str) -> None:
