@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ import pytest
 from geminga.pipeline.spark import LagLog
 from tests.e2e.waiting import eventually
 from tests.pipeline.conftest import Topics
+
+PAGE = Path(__file__).parents[3] / "docs" / "pipeline.md"
 
 
 def test_each_trigger_says_how_far_it_is_behind(
@@ -37,3 +41,19 @@ def test_each_trigger_says_how_far_it_is_behind(
     assert re.fullmatch(rf"lagging, micro-batch 1: 1 rows behind{age}, {topic} 1", found[1])
     assert found[2].startswith(f"lagging has ended: {topic}: the value of message ")
     assert len(found) == 3
+
+
+def test_the_log_of_the_page_has_no_lines_of_py4j() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (block,) = (each for each in blocks if "LagLog()" in each)
+    session = (
+        "from types import SimpleNamespace as N\nspark = N(streams=N(addListener=lambda listener: None))\n"
+    )
+    lines = "".join(
+        f"logging.getLogger({name!r}).info('of ' + {name!r})\n"
+        for name in ("geminga.pipeline", "py4j.clientserver")
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", session + block + lines], capture_output=True, text=True, check=True
+    )
+    assert ran.stderr == "of geminga.pipeline\n"
