@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from geminga.pipeline.spark import LagLog
+from geminga.pipeline.spark import LagLog, failure_of
+from geminga.pipeline.values.avro_shapes import BadValue
 from tests.e2e.waiting import eventually
 from tests.pipeline.conftest import Topics
 
@@ -32,7 +33,9 @@ def test_each_trigger_says_how_far_it_is_behind(
     try:
         query = writing.option("checkpointLocation", str(tmp_path)).start()
         eventually(lambda: "has ended" in caplog.text, what="the bad value ends the query")
-        assert query.exception() is not None
+        error = query.exception()
+        assert isinstance(failure_of(error), BadValue)
+        assert str(error).count('  File "') == 1
     finally:
         spark.streams.removeListener(listener)
     found = [record.getMessage() for record in caplog.records if record.name == "geminga.pipeline"]
