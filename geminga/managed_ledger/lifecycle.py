@@ -4,10 +4,10 @@ on disk first.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
 
 import trio
 
@@ -364,7 +364,7 @@ class Lifecycle:
             if record.holds_delayed is not holds:
                 await record.save(holds_delayed=holds)
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def _recording(self) -> AsyncIterator[ChainRecord]:
         async with self._changing:
             self.appender.check_open()
@@ -445,6 +445,10 @@ class Lifecycle:
             dropped = self._droppable(retains)
             if not dropped or self.state in {State.CLOSING, State.CLOSED, State.FENCED}:
                 return 0
+            # A cursor that is behind on disk would say after a crash that the rest of such a ledger was not
+            # acknowledged. A full disk needs the space first.
+            with contextlib.suppress(ReadOnly):
+                await self.cursors.persist_all()
             # "Metadata first when something is deleted": a crash from here on leaves ledgers for the sweep to
             # delete.
             await self.record.save(dropped=dropped)

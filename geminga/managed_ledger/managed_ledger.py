@@ -136,7 +136,7 @@ class ManagedLedger:
         elif initial == "latest":
             # Not the last appended: entries without their receipt may fail, and the subscription would miss
             # their retries.
-            start = self.last_confirmed
+            start = self._chain.before(self.last_confirmed.next())
         else:
             start = self._chain.before(initial)
         cursor = await self.life.cursors.open(
@@ -157,10 +157,7 @@ class ManagedLedger:
         """
         # Synchronous, unlike a durable cursor: it has no record, and a reader need not wait for a disk.
         self._appender.check_open()
-        before = self._chain.before(start)
-        if before.entry_id < 0:
-            before = self._chain.previous(start)
-        cursor = self.life.cursors.open_non_durable(name, min(before, self._chain.tail))
+        cursor = self.life.cursors.open_non_durable(name, min(self._chain.before(start), self._chain.tail))
         self.life.cache_if_read()
         return cursor
 

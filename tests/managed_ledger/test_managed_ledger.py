@@ -212,8 +212,26 @@ async def test_trim_drops_what_every_durable_cursor_has_passed(rooms, publish, d
         assert (fast.backlog_entries(), slow.backlog_entries(), reader.backlog_entries()) == (5, 15, 15)
         assert [p for p, _ in await drain(ledger, positions[3])] == positions[20:]
         assert r.bookie.last_entry_id(positions[0].ledger_id) == -1
-        assert len(r.metadata.children("/ledgers")) == 2
+        assert slow.acknowledged_up_to == positions[19]
+        # Two of the topic, and one of each cursor: their states are on disk before a ledger goes.
+        assert len(r.metadata.children("/ledgers")) == 4
         assert await ledger.read_positions(positions[5:25]) == await ledger.read_positions(positions[20:25])
+
+
+async def test_a_trim_and_a_kill_leave_where_cursors_stood(rooms, publish):
+    """Their states of 250 ms ago would say that the end of a deleted ledger was not acknowledged."""
+    async with rooms(crash=True) as r:
+        ledger = await r.open(ROLL_AT_10)
+        positions = await publish(ledger, bodies(15))
+        cursor = await ledger.open_cursor("s", initial="earliest")
+        cursor.acknowledge(positions[:4])
+        await ledger.persist_cursors()
+        cursor.acknowledge_cumulative(positions[9])
+        assert await ledger.life.trim() == 1
+    async with rooms() as r:
+        cursor = (await r.open(ROLL_AT_10)).cursors["s"]
+        assert cursor.acknowledged_up_to == positions[9]
+        assert cursor.mark_delete == Position(positions[10].ledger_id, -1)
 
 
 @pytest.mark.parametrize("bytes_max", [1, 10, 11, 200, 10_000])

@@ -14,6 +14,14 @@ MUTANTS = (
         "a rollover after which the last confirmed entry is not the newest durable one",
     ),
     Mutant(
+        "ledgers-go-before-cursors-are-saved",
+        "geminga/managed_ledger/lifecycle.py",
+        '                await self.cursors.persist_all()\n            # "Metadata first',
+        '                pass\n            # "Metadata first',
+        ("tests/managed_ledger/test_managed_ledger.py::test_a_trim_and_a_kill_leave_where_cursors_stood",),
+        "that a crash behind a trim does not bring a cursor back into a ledger that is gone",
+    ),
+    Mutant(
         "a-dropped-ledger-is-forgotten",
         "geminga/managed_ledger/cursor/acknowledgments.py",
         "            self._dropped_end = self.mark_delete\n",
@@ -71,8 +79,8 @@ MUTANTS = (
     ),
     Mutant(
         "readers-before-their-ledger",
-        "geminga/managed_ledger/managed_ledger.py",
-        "        if before.entry_id < 0:\n",
+        "geminga/managed_ledger/chain/ledger_chain.py",
+        "        if found.entry_id < 0:\n",
         "        if False:\n",
         (
             "tests/pipeline/triggers/test_planning_at_size.py::"

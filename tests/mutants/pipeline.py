@@ -195,7 +195,10 @@ MUTANTS: tuple[Mutant, ...] = (
         STREAMING,
         "            elif start in self._planned.get(topic, ()):",
         "            elif True:",
-        ("tests/pipeline/topics/test_loss.py::test_a_subscription_tells_what_was_deleted_unread",),
+        (
+            "tests/pipeline/topics/test_loss.py::"
+            "test_a_query_that_was_restarted_asks_where_pulsar_has_moved_its_subscription",
+        ),
         "that a query that was restarted asks when Pulsar has moved its subscription to the next ledger",
     ),
     Mutant(

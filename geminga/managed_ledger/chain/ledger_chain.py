@@ -162,8 +162,14 @@ class LedgerChain:
         return Position(self.ids[i], self.counts[self.ids[i]] - 1)
 
     def before(self, position: tuple[int, int]) -> Position:
-        """The mark-delete position of a cursor whose next entry to read is `position`."""
-        return self.floor((position[0], position[1] - 1))
+        """The mark-delete position of a cursor whose next entry to read is `position`: the last entry before
+        it, of whichever ledger. So it tells how long that ledger is, also once it is gone.
+        """
+        found = self.floor((position[0], position[1] - 1))
+        if found.entry_id < 0:
+            last = self.previous(position)
+            return last if last.entry_id >= 0 else found
+        return found
 
     def previous(self, position: tuple[int, int]) -> Position:
         """The last entry before `position`, or (first ledger, -1) if there is none."""

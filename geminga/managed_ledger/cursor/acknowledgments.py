@@ -64,12 +64,9 @@ class Acknowledgments(Acknowledged):
         if position > self._chain.tail:
             return 0
         # A cumulative position may name a ledger that was trimmed since its entry was delivered.
-        target = self._chain.floor(position)
-        if target.entry_id < 0:
-            # The end of a topic whose newest ledger is empty: which entry was the last one to be acknowledged
-            # would be forgotten with the ledger that has it.
-            target = self._chain.previous(target)
-        newly = self._move(target)
+        # Of a newest ledger that is empty it is the last entry before that: which one was acknowledged last
+        # would be forgotten with its ledger.
+        newly = self._move(self._chain.before((position[0], position[1] + 1)))
         if newly:
             self._changed()
         return newly

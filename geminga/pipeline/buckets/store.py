@@ -30,7 +30,7 @@ def backlog_of(topic: ManagedLedger, cursor: Cursor, owner: BucketOwner, due_aft
     state = cursor.state()
     return Backlog(
         frozenset(info.ledger_id for info in topic.ledgers),
-        state.mark_delete,
+        cursor.mark_delete,
         {ledger_id: ids.serialize() for ledger_id, ids in state.acknowledged.items()},
         named_buckets(owner),
         due_after_ms,

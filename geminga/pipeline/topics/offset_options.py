@@ -19,8 +19,10 @@ EARLIEST_TEXT, LATEST_TEXT = "earliest", "latest"
 EARLIEST_TIME, LATEST_TIME = -1, -2
 """The JVM connector's words for them among times."""
 
-_SECONDS, _MICROSECONDS = range(10**8, 10**11), range(10**14, 10**17)
-"""Of the years 1973 to 5138. As milliseconds they are before 1973 or after 5138, when no one publishes."""
+_SECONDS, _MICROSECONDS = range(10**8, 10**11), range(253_402_300_800_000, 10**17)
+"""Of the years 1973 and 1978 to 5138. As milliseconds they are before 1973, or after the year 9999, whose end
+is a usual word for never.
+"""
 
 MessageIds = Mapping[str, MessageId]
 """By the full name of topics, or of their partitions."""

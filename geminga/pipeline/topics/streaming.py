@@ -83,7 +83,7 @@ class StreamPlan:
         self._ends: dict[str, MessageId] = {}
         """The offsets at which the last micro-batch ends."""
         self._planned: dict[str, deque[MessageId]] = {}
-        """Those of the last few."""
+        """Where the last few micro-batches of each topic end that this query has planned."""
         self._subscriptions = (
             Subscriptions(self._questions.brokers, options.subscription_of) if options.acknowledges else None
         )
@@ -169,10 +169,6 @@ class StreamPlan:
         for topic, message_id in self._admit(waiting, limited=limited).items():
             ends[topic] = str(message_id)
         self._ends = _message_ids(ends)
-        for topic, end in self._ends.items():
-            planned = self._planned.setdefault(topic, deque(maxlen=_ENDS_MAX))
-            if end not in planned:
-                planned.append(end)
         if start is not None and _message_ids(start) == self._ends:
             return start  # nothing new: other options are no news
         self._check_splits(ranges)
@@ -338,6 +334,10 @@ class StreamPlan:
             )
             for topic, first in firsts.items()
         ]
+        for topic in firsts:
+            planned = self._planned.setdefault(topic, deque(maxlen=_ENDS_MAX))
+            if lasts[topic] not in planned:
+                planned.append(lasts[topic])
         # Of ledgers that are closed the length stays, and their bytes are left aside: a micro-batch that runs
         # again is cut as it was.
         ledgers = self._ledgers.between({wanted.topic: (wanted.start, wanted.end) for wanted in found})

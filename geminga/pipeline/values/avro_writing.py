@@ -91,8 +91,10 @@ def _fields_with_nulls(fields: list[pa.Field], shape: Shape) -> list[pa.Field]:
 
 
 def _with_nulls(field: pa.Field, shape: Shape) -> pa.Field:
+    if shape.kind == "union" and len(shape.parts) > 1:
+        return field  # of several types; whether null is one of them is not known here
     nullable = shape.kind in ("union", "null")
-    if shape.kind == "union" and len(shape.parts) == 1:
+    if shape.kind == "union":
         shape = shape.parts[0]
     kind = field.type
     if pa.types.is_struct(kind) and shape.kind == "record":

@@ -215,7 +215,7 @@ def unacknowledged(cursors: Iterable[Acknowledged], members: Members) -> dict[in
     wanted: dict[int, BitMap] = {}
     for cursor in cursors:
         state = cursor.state()
-        ledger_id, entry_id = state.mark_delete
+        ledger_id, entry_id = cursor.mark_delete
         for member_ledger, entry_ids in members.items():
             # Behind the mark-delete position all is acknowledged, whatever the bitmaps say.
             if member_ledger < ledger_id:

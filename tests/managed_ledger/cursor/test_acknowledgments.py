@@ -226,7 +226,7 @@ def test_last_gap_moves_mark_delete_over_ledgers_in_one_go() -> None:
 
 @pytest.mark.parametrize("by", ["entry", "position", "end"])
 def test_a_ledger_that_is_dropped_leaves_where_it_was_acknowledged_to(by: str) -> None:
-    """Who reads the topic can tell messages that were skipped there from a ledger that ended."""
+    """So a reader can tell messages that were skipped there from a ledger that ended."""
     chain = chain_of(3, 2, 0)
     cursor = Acknowledgments(chain, (10, -1))
     if by == "entry":

@@ -9,7 +9,7 @@ import trio.testing
 from geminga.errors import ServiceNotReady
 from geminga.managed_ledger.managed_ledger import ManagedLedgerSettings
 from geminga.metadata import records
-from geminga.position import EARLIEST, LATEST, Position
+from geminga.position import EARLIEST, LATEST
 
 ROLL_AT_10 = ManagedLedgerSettings(ledger_entries_max=10, rollover_min_ms=0)
 SOON = ManagedLedgerSettings(ledger_entries_max=10, rollover_min_ms=0, cursor_persist_interval_ms=1)
@@ -38,7 +38,7 @@ async def test_new_cursors_begin_where_they_are_told(rooms, publish):
         assert [c.backlog_entries() for c in (earliest, latest, middle, beyond, reader)] == [15, 0, 5, 0, 12]
         assert earliest.read_position == positions[0]
         assert latest.read_position == positions[-1].next() == beyond.read_position
-        assert middle.mark_delete == Position(positions[10].ledger_id, -1)
+        assert middle.mark_delete == positions[9]
         assert reader.read_position == positions[3]
         assert (reader.durable, middle.durable) == (False, True)
 

@@ -12,6 +12,7 @@ import pulsar
 import pyarrow as pa
 import pytest
 
+from geminga.clock import RealClock
 from geminga.pipeline.client import entry_stream
 from geminga.pipeline.client.kept_connections import KeptConnections
 from geminga.pipeline.client.topics import Ledger
@@ -214,12 +215,21 @@ class Story:
         for _ in range(count):
             self._consumer.acknowledge(receive(self._consumer))
 
+    def leave(self) -> None:
+        """What the application has acknowledged is with the broker."""
+        self._consumer.close()
+
     def ledgers(self) -> list[int]:
         stats = self._admin.get(f"/admin/v2/{topic_path(self.topic)}/internalStats").json()
         return [ledger["ledgerId"] for ledger in stats["ledgers"]]
 
     def unload(self) -> None:
         assert self._admin.put(f"/admin/v2/{topic_path(self.topic)}/unload").status == 204
+
+    def set_to_the_end(self, subscription: str) -> None:
+        now_ms = int(RealClock().now_ms()) + 1000
+        path = f"/admin/v2/{topic_path(self.topic)}/subscription/{subscription}/resetcursor/{now_ms}"
+        assert self._admin.post(path).status == 204
 
     def truncate(self) -> None:
         """Every ledger but the newest, which is empty, goes."""
@@ -378,10 +388,8 @@ def test_an_offset_says_that_its_ledger_ended_there(story: Story) -> None:
 
 @WITH_ADMIN
 @pytest.mark.parametrize("read", [ENTRIES - 2, ENTRIES])
-def test_a_subscription_tells_what_was_deleted_unread(
-    story: Story, admin_url: bool, read: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Truncated while no query runs. Pulsar may say only that the next ledger has not begun."""
+def test_a_subscription_tells_what_was_deleted_unread(story: Story, admin_url: bool, read: int) -> None:
+    """Truncated while no query runs."""
     options = {
         "predefinedSubscription": "stream",
         "maxRowsPerTrigger": str(read),
@@ -401,14 +409,60 @@ def test_a_subscription_tells_what_was_deleted_unread(
             story.trigger(again, offsets)
     else:
         assert story.trigger(again, offsets)[1] == list(range(ENTRIES, ENTRIES + 5))
+
+
+def pulsars(monkeypatch: pytest.MonkeyPatch, plan: StreamPlan, story: Story) -> None:
+    """The subscription stands where Pulsar moves it when it deletes a ledger of a loaded topic."""
     following = {story.topic: (story.ledgers()[-1], -1)}
-    for one, is_running in ((again, False), (plan, True)):
-        monkeypatch.setattr(one._subscriptions, "mark_deletes", lambda topics: following)
-        if is_running:
+    monkeypatch.setattr(plan._subscriptions, "mark_deletes", lambda topics: following)
+
+
+@WITH_ADMIN
+@pytest.mark.parametrize("before", ["nothing", "an idle trigger", "the last micro-batch again"])
+def test_a_query_that_was_restarted_asks_where_pulsar_has_moved_its_subscription(
+    story: Story, admin_url: bool, before: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A running one does not: between two of its micro-batches it is taken for its own doing."""
+    plan = story.plan(admin_url=admin_url, predefinedSubscription="stream")
+    story.send(ENTRIES)
+    start = plan.initial()
+    offsets, _ = story.trigger(plan, start)
+    again = story.plan(admin_url=admin_url, predefinedSubscription="stream")
+    if before == "the last micro-batch again":
+        again.ranges(start, offsets)
+    plan.acknowledge(offsets)
+    story.unload()
+    story.truncate()
+    if before == "an idle trigger":
+        assert again.latest(offsets, limited=False) == offsets
+    story.send(5)
+    for one in (again, plan):
+        pulsars(monkeypatch, one, story)
+        if one is plan or before == "the last micro-batch again":
             assert story.trigger(one, offsets)[1] == list(range(ENTRIES, ENTRIES + 5))
         else:
             with pytest.raises(DataLost, match="Set unknownLedgerEnd=warn"):
                 story.trigger(one, offsets)
+
+
+@WITH_ADMIN
+def test_a_subscription_that_was_set_to_the_end_of_an_empty_ledger_tells_the_loss(
+    story: Story, admin_url: bool
+) -> None:
+    limits = {"maxRowsPerTrigger": str(ENTRIES - 2), "exactRowsPerTrigger": "true"}
+    plan = story.plan(admin_url=admin_url, predefinedSubscription="stream", **limits)
+    story.send(ENTRIES)
+    offsets, _ = story.trigger(plan, plan.initial(), limited=True)
+    first = story.ledgers()[0]
+    plan.acknowledge(offsets)
+    story.consume(ENTRIES)
+    story.leave()
+    story.unload()
+    story.set_to_the_end("stream")
+    story.wait_until_gone(first)
+    story.send(5)
+    with pytest.raises(DataLost, match="the rest was trimmed"):
+        story.trigger(plan, offsets)
 
 
 def test_a_topic_that_the_options_no_longer_name_is_not_called_gone(story: Story, topics: Topics) -> None:

@@ -33,6 +33,11 @@ def options_of(**given: str) -> Options:
     return parse_options({"service.url": "pulsar://h"} | given)
 
 
+@pytest.mark.parametrize("never", ["253402300799999", "9999-12-31"])
+def test_the_end_of_the_year_9999_is_a_time(never: str) -> None:
+    assert options_of(topic="t", endingTime=never).ending_time_ms
+
+
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
