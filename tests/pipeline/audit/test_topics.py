@@ -150,7 +150,7 @@ def test_what_is_no_event_is_named(broker: Endpoints, topics: Topics, topic: str
     [
         (b"hello", "no event in JSON: it is not JSON"),
         (b"[1, 2]", "no event in JSON"),
-        (b'{"kind": "published", "time_ms": "now"}', "no event in JSON: it does not fit"),
+        (b'{"kind": "published", "time_ms": "now"}', "no event in JSON: field 'time_ms' does not fit"),
         (None, "no event in JSON: it has no value"),
         (b"null", "unknown kind None"),
     ],
