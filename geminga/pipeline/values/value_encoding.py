@@ -88,9 +88,11 @@ class ValueEncoder:
     def _of_columns(self, batch: pa.RecordBatch) -> pa.BinaryArray:
         """Null for a row that is null in every column, as a null message is read."""
         if not all(column.null_count for column in batch.columns):
-            return self._records(_without_wrong_nulls(batch))
+            _check_nulls(batch)
+            return self._records(batch)
         is_null = np.logical_and.reduce([np.asarray(column.is_null()) for column in batch.columns])
-        present = _without_wrong_nulls(batch.filter(pa.array(~is_null)))
+        present = batch.filter(pa.array(~is_null))
+        _check_nulls(present)
         return _among_nulls(is_null, self._records(present))
 
     def _records(self, batch: pa.RecordBatch) -> pa.BinaryArray:
@@ -104,15 +106,14 @@ class ValueEncoder:
         return _among_nulls(np.asarray(column.is_null()), self._records(present))
 
 
-def _without_wrong_nulls(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same. Raises `BadColumns` for a null in a column that has none by its field."""
+def _check_nulls(batch: pa.RecordBatch) -> None:
+    """Raises `BadColumns` for a null in a column that has none by its field."""
     for field, column in zip(batch.schema, batch.columns, strict=True):
         if column.null_count and not field.nullable:
             raise BadColumns(
                 f"column {field.name!r} has a null, for which the topic's schema has no place; fill it, for "
                 "example with coalesce"
             )
-    return batch
 
 
 def _among_nulls(is_null: npt.NDArray[np.bool_], present: pa.BinaryArray) -> pa.BinaryArray:
