@@ -197,7 +197,7 @@ class BookieWorld:
         return self._lives(_open_and_leave)
 
     def _lives(self, script: Script) -> bool:
-        return lives(self.seed, lambda: script(self), self._may_end, HANG_S)
+        return lives(self.disk, self.seed, lambda: script(self), self._may_end, HANG_S)
 
     def _may_end(self, error: BaseException) -> bool:
         if isinstance(error, BaseExceptionGroup):

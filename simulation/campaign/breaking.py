@@ -98,17 +98,36 @@ def cut_recoveries(
 
 
 def lives(
-    seed: int, life: Callable[[], Awaitable[None]], may_end: Callable[[BaseException], bool], hang_s: float
+    disk: SimDisk,
+    seed: int,
+    life: Callable[[], Awaitable[None]],
+    may_end: Callable[[BaseException], bool],
+    hang_s: float,
 ) -> bool:
-    """False if `life` ended by what `may_end` allows. Anything else that comes out is a bug and raised."""
+    """False if `life` ended by what `may_end` allows. Anything else that comes out is a bug and raised, and
+    TooSlowError if life does not end within `hang_s` seconds of virtual time.
+
+    What waits for a full disk while it closes is shielded from being cancelled: the power is cut then, after
+    twice the time. It would wait for ever otherwise, and a test with it.
+    """
+    hangs = False
+
+    async def end_hang() -> None:
+        nonlocal hangs
+        await trio.sleep(2 * hang_s)
+        hangs = True
+        disk.cut_power()
 
     async def live() -> None:
+        trio.lowlevel.spawn_system_task(end_hang)
         with trio.fail_after(hang_s):
             await life()
 
     try:
         run_deterministically(seed, live)
     except BaseException as error:  # a power cut is none of Exception's
+        if hangs:
+            raise trio.TooSlowError from error
         if may_end(error):
             return False
         raise

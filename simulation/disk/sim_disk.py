@@ -257,6 +257,8 @@ class SimDisk:
 
     async def run(self, function: Callable[..., T], *args: object) -> T:
         await trio.lowlevel.checkpoint()
+        if self._off:
+            raise PowerCut("the power is off")
         try:
             return function(*args)
         finally:
@@ -290,6 +292,10 @@ class SimDisk:
         self.log.append((kind, path))
         if kind == "sync" and self.faults.sync_s is not None:
             self._owed_s += self.faults.sync_s()
+
+    def cut_power(self) -> None:
+        """Whatever is done from now on fails with PowerCut, until `crash`."""
+        self._off = True
 
     def crash(self, mode: CrashMode) -> None:
         """Lose, keep or tear what was not synced, and be on again. Open files and locks are gone."""

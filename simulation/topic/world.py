@@ -220,7 +220,7 @@ class TopicWorld:
 
     def run(self, script: Callable[[TopicWorld], Awaitable[None]]) -> bool:
         """False if the power went or a fault ended it. Anything else that comes out is a bug."""
-        return lives(self.seed, lambda: script(self), self._may_end, HANG_S)
+        return lives(self.disk, self.seed, lambda: script(self), self._may_end, HANG_S)
 
     def _may_end(self, error: BaseException) -> bool:
         if isinstance(error, BaseExceptionGroup):

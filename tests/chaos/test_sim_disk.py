@@ -8,6 +8,7 @@ from trio.testing import MockClock
 
 from geminga.errors import StorageError
 from geminga.storage.disk_errors import DiskFull
+from simulation.campaign.breaking import lives
 from simulation.disk.sim_disk import SECTOR_BYTES, PowerCut, SimDisk
 
 
@@ -350,3 +351,17 @@ def test_swapped_sectors() -> None:
     disk = disk_with_file(content=b"".join(bytes([n]) * SECTOR_BYTES for n in range(4)))
     disk.swap_sectors("d/a", 1, 3)
     assert disk.read_file("d/a")[::SECTOR_BYTES] == bytes([0, 3, 2, 1])
+
+
+def test_a_life_that_waits_for_ever_ends_although_it_is_shielded() -> None:
+    disk = disk_with_file()
+
+    async def wait_for_space() -> None:
+        with trio.CancelScope(shield=True):
+            while disk.exists("d/a"):
+                await trio.sleep(1)
+                await disk.run(disk.exists, "d/a")
+
+    with pytest.raises(trio.TooSlowError):
+        lives(disk, 0, wait_for_space, lambda error: True, 50.0)
+    assert disk.is_off
