@@ -25,7 +25,7 @@ Initial = Literal["earliest", "latest"] | Position
 
 
 class CursorSet:
-    """All cursors by name, durable and not. `wake` is called when the first one has something to write.
+    """All cursors by name, durable and not. `on_changed` is called when the first one has something to write.
 
     Records are changed only while `owner` is open, which is asked under the lock: `retire` takes the same
     lock, so nothing is written after it.
@@ -34,26 +34,24 @@ class CursorSet:
     __slots__ = (
         "_chain",
         "_lock",
+        "_on_changed",
         "_owner",
-        "_persisting",
         "_storage",
-        "_wake",
         "by_name",
         "due",
     )
 
     def __init__(
-        self, storage: Storage, chain: LedgerChain, owner: Attachment, wake: Callable[[], None]
+        self, storage: Storage, chain: LedgerChain, owner: Attachment, on_changed: Callable[[], None]
     ) -> None:
         self.by_name: dict[str, Cursor] = {}
         self._storage = storage
         self._chain = chain
         self._owner = owner
-        self._wake = wake
+        self._on_changed = on_changed
         self._lock: trio.Lock | None = None
-        self._persisting = False
         self.due = False
-        """Whether a cursor has something to write and `persist` was not called since."""
+        """Whether a cursor has something to write, since `take_changed`."""
 
     @property
     def _changing(self) -> trio.Lock:
@@ -65,7 +63,7 @@ class CursorSet:
     def _on_dirty(self) -> None:
         if not self.due:
             self.due = True
-            self._wake()
+            self._on_changed()
 
     async def recover(self) -> None:
         """Open every durable cursor that has a record, as of its newest state on disk."""
@@ -168,25 +166,27 @@ class CursorSet:
             for cursor in tuple(self.by_name.values()):
                 await cursor.retire()
 
-    async def persist(self) -> None:
-        """Write every cursor that has something to write, all in one group if they can. StorageError.
-
-        A second call while the first still writes leaves the work for a later one.
-        """
-        if self._persisting:
-            return
+    def take_changed(self) -> list[Cursor]:
+        """Those that have something to write; the next change of one calls `on_changed` again."""
         # Cleared before the writes: an acknowledgement that comes while they run is not in them and must ask
         # again.
-        self._persisting, self.due = True, False
+        self.due = False
+        if not self._owner.is_alive:
+            return []
+        return [cursor for cursor in self.by_name.values() if cursor.is_dirty]
+
+    async def save(self, cursor: Cursor) -> None:
+        """Write one of those; whatever fails fences the managed ledger, but a full disk."""
         try:
-            await self.persist_all()
+            await cursor.persist_if_open()
         except ReadOnly:
-            self.due = True  # the cursors are still dirty
-            raise
-        finally:
-            self._persisting = False
-            if self.due:
-                self._wake()
+            self.save_again()
+        except GemingaError as error:
+            self._owner.fence(error)
+
+    def save_again(self) -> None:
+        """The disk was full: the cursors are still dirty."""
+        self._on_dirty()
 
     async def persist_all(self) -> None:
         """Write every cursor that has something to write; raises the first error once all were tried."""

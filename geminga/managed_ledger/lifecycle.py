@@ -20,6 +20,7 @@ from geminga.managed_ledger.chain.tasks import StartsTasks
 from geminga.managed_ledger.chain_record import ChainRecord
 from geminga.managed_ledger.cursor.bucket_properties import only_internal, swapped, without_internal
 from geminga.managed_ledger.cursor.cursor_ledger import Storage
+from geminga.managed_ledger.cursor_saver import CursorSaver
 from geminga.managed_ledger.cursor_set import CursorSet
 from geminga.managed_ledger.opening import Recovered
 from geminga.position import Position
@@ -38,6 +39,7 @@ class Lifecycle:
         "_garbage",
         "_lock",
         "_retry_s",
+        "_saver",
         "_storage",
         "_tail_cache",
         "_tasks",
@@ -63,7 +65,7 @@ class Lifecycle:
             wake=wake,
             first_needed=self._first_needed,
         )
-        self.cursors = CursorSet(storage, chain, self.appender, wake)
+        self.cursors = CursorSet(storage, chain, self.appender, self._cursors_changed)
         self.record = ChainRecord(storage, chain, recovered.record, recovered.version)
         self._storage = storage
         self._tail_cache = tail_cache
@@ -72,6 +74,7 @@ class Lifecycle:
         self._deleted = False
         self._lock: trio.Lock | None = None
         self._tasks: StartsTasks | None = None
+        self._saver: CursorSaver | None = None
         self._retry_s = -math.inf
         """No ledger is made or deleted before, because the disk was full."""
         self._wake: trio.Event | None = None
@@ -147,21 +150,26 @@ class Lifecycle:
                 first = min(first, read.entry_id if read.ledger_id == ledger_id else 0)
         return first
 
-    def run_in(self, tasks: StartsTasks) -> None:
-        """From now on make new ledgers and write cursors down, until closed or fenced; in a task that is only
-        there while there is work.
+    def run_in(self, tasks: StartsTasks, saver: CursorSaver | None = None) -> None:
+        """From now on make new ledgers, in a task that is only there while there is work, and have `saver`
+        write cursors down, else one of its own; until closed or fenced.
 
         Whatever goes wrong fences the managed ledger, is logged, and ends this quietly: if a disk failed its
         store reports it, and any other reason is this topic's alone.
         """
+        storage = self._storage
         self._tasks = tasks
+        self._saver = saver or CursorSaver(storage.bookie, tasks, storage.settings.cursor_persist_interval_ms)
         self._wake_up()
+        if self.cursors.due:
+            self._cursors_changed()
 
-    def _is_alive(self) -> bool:
-        return self.state not in {State.CLOSED, State.FENCED}
+    def _cursors_changed(self) -> None:
+        if self._saver is not None:
+            self._saver.note(self.cursors)
 
     def _has_work(self) -> bool:
-        return self.cursors.due or bool(self._garbage) or self._is_to_be_rolled()
+        return bool(self._garbage) or self._is_to_be_rolled()
 
     def _is_to_be_rolled(self) -> bool:
         if self.appender.full is not None:
@@ -171,7 +179,7 @@ class Lifecycle:
     def _wake_up(self) -> None:
         if self._wake is not None:
             self._wake.set()
-        elif self._tasks is not None and self._is_alive() and self._has_work():
+        elif self._tasks is not None and self.appender.is_alive and self._has_work():
             self._wake = trio.Event()
             # A task only while there is work: one that sleeps costs 6 KiB, for each of maybe a hundred
             # thousand topics.
@@ -179,7 +187,7 @@ class Lifecycle:
 
     async def _run(self) -> None:
         try:
-            while self._is_alive() and self._has_work():
+            while self.appender.is_alive and self._has_work():
                 async with trio.open_nursery() as nursery:
                     await self._work(nursery)
         finally:
@@ -187,26 +195,16 @@ class Lifecycle:
 
     async def _work(self, nursery: trio.Nursery) -> None:
         """Until nothing is left to be done, or the end."""
-        interval_s = self._storage.settings.cursor_persist_interval_ms / 1000
-        persist_due_s = math.inf
-        while self._is_alive():
+        while self.appender.is_alive:
             if trio.current_time() >= self._retry_s:
                 self._retry_s = -math.inf
                 if self._is_to_be_rolled() and not await self._fencing(self._roll):
                     self._retry_s = trio.current_time() + FULL_RETRY_S
                 if self._garbage:
                     nursery.start_soon(self._collect)
-            if trio.current_time() >= persist_due_s:
-                persist_due_s = math.inf
-                nursery.start_soon(self._task, self.cursors.persist)
-            # The first change sets the time, later ones do not move it: under a steady stream of acks it
-            # would never come.
-            elif self.cursors.due and persist_due_s == math.inf:
-                persist_due_s = trio.current_time() + interval_s
-            if persist_due_s == math.inf and not self._has_work() and not nursery.child_tasks:
+            if not self._has_work() and not nursery.child_tasks:
                 return
-            retry_s = self._retry_s if self._retry_s > 0 else math.inf
-            with trio.move_on_at(min(persist_due_s, retry_s)):
+            with trio.move_on_at(self._retry_s if self._retry_s > 0 else math.inf):
                 await self._woken()
 
     async def _woken(self) -> None:
@@ -227,10 +225,6 @@ class Lifecycle:
     async def _collect(self) -> None:
         if not await self._fencing(self._delete_garbage):
             self._retry_s = trio.current_time() + FULL_RETRY_S
-        self._wake_up()
-
-    async def _task(self, work: Callable[[], Awaitable[None]]) -> None:
-        await self._fencing(work)
         self._wake_up()
 
     async def close(self) -> None:

@@ -13,6 +13,7 @@ import trio
 from geminga.bookie.running.bookie import Bookie
 from geminga.errors import GemingaError
 from geminga.managed_ledger.chain.tail_cache import TailCache
+from geminga.managed_ledger.cursor_saver import CursorSaver
 from geminga.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerSettings
 from geminga.metadata.ledger_ids import LedgerIds
 from geminga.metadata.store import MetadataStore
@@ -90,7 +91,12 @@ class Rooms:
         self.nursery = nursery
 
     async def open(
-        self, settings: ManagedLedgerSettings | None = None, *, topic: TopicName = TOPIC, create: bool = True
+        self,
+        settings: ManagedLedgerSettings | None = None,
+        *,
+        topic: TopicName = TOPIC,
+        create: bool = True,
+        saver: CursorSaver | None = None,
     ) -> ManagedLedger:
         """A managed ledger whose task runs and whose listener is a `Listener`."""
         ledger = await ManagedLedger.open(
@@ -105,7 +111,7 @@ class Rooms:
         )
         listener = Listener()
         ledger.attach(listener, listener.fenced.set)
-        ledger.life.run_in(self.nursery)
+        ledger.life.run_in(self.nursery, saver)
         return ledger
 
 

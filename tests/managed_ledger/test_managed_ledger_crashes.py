@@ -21,7 +21,7 @@ from geminga.managed_ledger.chain.state import State
 from geminga.managed_ledger.chain.tail_cache import TailCache
 from geminga.managed_ledger.cursor.acknowledgments import Acknowledgments
 from geminga.managed_ledger.cursor.cursor_ledger import CursorLedger
-from geminga.managed_ledger.cursor.cursor_state_format import CursorState
+from geminga.managed_ledger.cursor.cursor_state_format import CursorState, EncodedState
 from geminga.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerSettings
 from geminga.managed_ledger.orphans import sweep_orphan_ledgers
 from geminga.metadata import records
@@ -165,21 +165,38 @@ class World:
         return cursor
 
     def _watch(self, name: str, ledger: CursorLedger) -> None:
-        write = ledger.write
+        encode, write, added = ledger.encode, ledger.write, ledger.added
         states = self.cursors[name]
+        is_alone = False
+        """Written by the cursor itself: in a new ledger the state counts only once the record names it."""
 
-        async def watched(state: CursorState) -> int:
+        def watched_encode(state: CursorState) -> EncodedState:
             copied = CursorState(
                 state.mark_delete,
                 {ledger_id: bitmap.copy() for ledger_id, bitmap in state.acknowledged.items()},
                 dict(state.batches),
             )
             states.append(copied)
-            left_out = await write(state)
-            del states[: states.index(copied)]
+            return encode(state)
+
+        async def watched_write(state: CursorState) -> int:
+            nonlocal is_alone
+            is_alone = True
+            try:
+                left_out = await write(state)
+            finally:
+                is_alone = False
+            del states[:-1]
             return left_out
 
-        ledger.write = watched  # type: ignore[method-assign]
+        async def watched_added(data: bytes) -> None:
+            await added(data)
+            if not is_alone:
+                del states[:-1]
+
+        ledger.encode = watched_encode  # type: ignore[method-assign]
+        ledger.write = watched_write  # type: ignore[method-assign]
+        ledger.added = watched_added  # type: ignore[method-assign]
 
     async def seek(self, cursor: Any, position: Position) -> None:
         await cursor.reset(position)

@@ -35,6 +35,7 @@ from geminga.errors import (
     TopicTerminated,
 )
 from geminga.managed_ledger.cursor.system_cursors import check_is_no_system_cursor
+from geminga.managed_ledger.cursor_saver import CursorSaver
 from geminga.position import Position
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class Topic:
     # Slots, one group of tasks for all its parts, and events that are made when they are first waited for: a
     # broker may have ten thousand idle topics, and each costs 10.8 KiB with a subscription, where it was 21.
     __slots__ = (
+        "_cursor_saver",
         "_dispatch_limit",
         "_on_unsettled",
         "_subscribe_limit",
@@ -95,6 +97,7 @@ class Topic:
         ledger: ManagedLedger,
         rooms: Rooms,
         tasks: TaskGroup,
+        cursor_saver: CursorSaver,
         *,
         on_fenced: Callable[[Topic], None],
         on_unsettled: Callable[[CompactionCursor], None],
@@ -103,6 +106,7 @@ class Topic:
         again. `on_unsettled` is called when `settle` of its compaction cursor has become due.
         """
         self.tasks = tasks
+        self._cursor_saver = cursor_saver
         self.name = name
         self.partition_index = name.partition_index
         self.ledger = ledger
@@ -162,7 +166,7 @@ class Topic:
             if not cursor.is_system:
                 self._add_subscription(name, cursor)
             await pace.row()
-        self.ledger.life.run_in(self.tasks)
+        self.ledger.life.run_in(self.tasks, self._cursor_saver)
 
     async def close(self) -> None:
         """Disconnect all clients, persist the cursors, close the ledger. Durable on return."""

@@ -26,6 +26,7 @@ from geminga.errors import (
 )
 from geminga.managed_ledger.chain.tasks import TaskGroup
 from geminga.managed_ledger.cursor.cursor_ledger import Storage
+from geminga.managed_ledger.cursor_saver import CursorSaver
 from geminga.managed_ledger.managed_ledger import ManagedLedger
 from geminga.managed_ledger.unloaded import UnloadedTopic, each_subscription_name, has_cursor
 from geminga.metadata import records
@@ -67,6 +68,7 @@ class Topics:
     def __init__(self, rooms: Rooms) -> None:
         self._rooms = rooms
         self._nursery: trio.Nursery | None = None
+        self._cursor_saver: CursorSaver | None = None
         self._loading: dict[str, _Loading] = {}
         self._held: dict[str, trio.Event] = {}
         """Topics whose records are being changed while they are not loaded; set at the end of that."""
@@ -86,7 +88,9 @@ class Topics:
         # Loudly, with a traceback: a topic that lost a task would go on without trimming, or without
         # delivering.
         async with trio.open_nursery() as nursery:
-            self._nursery = nursery
+            rooms, self._nursery = self._rooms, nursery
+            interval_ms = rooms.ledger_settings.cursor_persist_interval_ms
+            self._cursor_saver = CursorSaver(rooms.bookie, nursery, interval_ms)
             nursery.start_soon(self._rooms.tail_cache.run_forever)
             await nursery.start(self.lists.run)
             self.rounds.start(nursery)
@@ -323,11 +327,13 @@ class Topics:
             properties=properties,
         )
         assert self._nursery is not None
+        assert self._cursor_saver is not None
         topic = Topic(
             name,
             ledger,
             rooms,
             TaskGroup(self._nursery),
+            self._cursor_saver,
             on_fenced=self._topic_fenced,
             on_unsettled=self._settling.note,
         )

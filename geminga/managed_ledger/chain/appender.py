@@ -225,6 +225,10 @@ class Appender:
             self.check_open()
             raise AssertionError(f"{self.name}: {state.name} without a writer")
 
+    @property
+    def is_alive(self) -> bool:
+        return self.state not in {State.FENCED, State.CLOSED}
+
     def check_open(self) -> None:
         """Raise ServiceNotReady if closing, closed or fenced; StorageError if the storage caused
         the fence.
@@ -301,7 +305,7 @@ class Appender:
         nothing more, and fail every waiting entry. Affects only this managed ledger, which can be closed and
         opened again.
         """
-        if self.state in {State.FENCED, State.CLOSED}:
+        if not self.is_alive:
             return
         log.error(
             "%s is FENCED and takes nothing until it is loaded again: %s: %s",

@@ -19,6 +19,11 @@ HEADROOM_BYTES = 64 * KIB
 
 
 class Attachment(Protocol):
+    @property
+    def is_alive(self) -> bool:
+        """Whether it is neither closed nor fenced."""
+        ...
+
     def check_open(self) -> None:
         """Raise ServiceNotReady if it is closing, closed, deleted or fenced (StorageError if the storage
         caused the fence).

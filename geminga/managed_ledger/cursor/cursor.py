@@ -16,6 +16,7 @@ from geminga.managed_ledger.cursor.acknowledgments import Acknowledgments
 from geminga.managed_ledger.cursor.attachment import Attachment
 from geminga.managed_ledger.cursor.bucket_properties import swapped
 from geminga.managed_ledger.cursor.cursor_ledger import CursorLedger
+from geminga.managed_ledger.cursor.cursor_state_format import EncodedState
 from geminga.managed_ledger.cursor.statistics import CursorStatistics
 from geminga.managed_ledger.cursor.system_cursors import SYSTEM_CURSORS
 from geminga.position import Position
@@ -29,8 +30,8 @@ REPLICATED = "pulsar.replicated.subscription"
 class Cursor(Acknowledgments):
     """How far one reader of a managed ledger has come.
 
-    Acknowledging is synchronous and in memory; a durable cursor's state is written at most every
-    `cursor_persist_interval_ms`, at close, and by `persist`. A crash takes acknowledgments back to the last
+    Acknowledging is synchronous and in memory; a durable cursor's state is written by the `CursorSaver`, at
+    close, and by `persist`. A crash takes acknowledgments back to the last
     written state, never forward. `mark_delete` is Pulsar's markDeletePosition, `read_position` its
     readPosition: that belongs to the dispatcher, which moves it by `set_read_position`; this room only sets
     it when the cursor opens and when it is reset.
@@ -152,12 +153,18 @@ class Cursor(Acknowledgments):
         try:
             left_out = await ledger.write(self.state())
         except BaseException as error:
-            # Cancelled too: the state may be on disk or not, and a second write of it does no harm.
-            self._dirty = True
-            # A full disk has refused the write: the next one says it all again.
-            if isinstance(error, GemingaError) and not isinstance(error, ReadOnly):
-                self._owner.fence(error)
+            self._not_written(error)
             raise
+        self._written(left_out)
+
+    def _not_written(self, error: BaseException) -> None:
+        # Cancelled too: the state may be on disk or not, and a second write of it does no harm.
+        self._dirty = True
+        # A full disk has refused the write: the next one says it all again.
+        if isinstance(error, GemingaError) and not isinstance(error, ReadOnly):
+            self._owner.fence(error)
+
+    def _written(self, left_out: int) -> None:
         # Once until all fits again: a subscription with too many holes writes such a state four times a
         # second.
         if left_out and not self.left_out:
@@ -168,6 +175,50 @@ class Cursor(Acknowledgments):
                 left_out,
             )
         self.left_out = left_out
+
+    # `begin_save`, `add_state` and `end_save` are `persist_if_open` in steps, so that one task writes many
+    # cursors. It holds the lock of each in between: a later state must not be queued before this one.
+
+    def begin_save(self) -> EncodedState | None:
+        """The state to be written, which a call of `end_save` or `give_up_save` must follow in this task.
+        None if the cursor is being written, or has to be by `persist_if_open`, because a ledger is to be made
+        for it.
+        """
+        ledger = self._ledger
+        if ledger is None or self._closed or not ledger.has_room() or self._persisting.locked():
+            return None
+        self._persisting.acquire_nowait()
+        self._dirty = False
+        return ledger.encode(self.state())
+
+    def add_state(self, state: EncodedState) -> None:
+        """Queue what `begin_save` has returned."""
+        assert self._ledger is not None
+        self._ledger.add(state.data)
+
+    async def end_save(self, state: EncodedState) -> bool:
+        """Return when it is durable; False if it is not, because the disk is full. Any other error fences the
+        managed ledger.
+        """
+        assert self._ledger is not None
+        try:
+            await self._ledger.added(state.data)
+        except GemingaError as error:
+            self._not_written(error)
+            return not isinstance(error, ReadOnly)
+        except BaseException as error:
+            self._not_written(error)
+            raise
+        else:
+            self._written(state.left_out)
+            return True
+        finally:
+            self._persisting.release()
+
+    def give_up_save(self) -> None:
+        """The state stays due, in the file or not."""
+        self._dirty = True
+        self._persisting.release()
 
     def _check_open(self) -> None:
         self._owner.check_open()

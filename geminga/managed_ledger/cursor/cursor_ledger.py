@@ -19,7 +19,7 @@ from geminga.errors import BadVersion, KeyMissing, LedgerNotFound, PeerError, Re
 from geminga.managed_ledger.chain.rollover import ManagedLedgerSettings
 from geminga.managed_ledger.cursor.attachment import check_room
 from geminga.managed_ledger.cursor.bucket_properties import named_ledgers
-from geminga.managed_ledger.cursor.cursor_state_format import CursorState, decode, encode
+from geminga.managed_ledger.cursor.cursor_state_format import CursorState, EncodedState, decode, encode
 from geminga.metadata import records
 from geminga.metadata.records import CursorRecord, LedgerRecord
 from geminga.metadata.store import MUST_NOT_EXIST, Put
@@ -102,7 +102,7 @@ class CursorLedger:
         """Of the next ledger, if a full disk has interrupted the switch to it."""
         self._ledger_id = -1
         self._ledger_bytes = 0
-        self._durable_entry_id = -1
+        self._durable_entry_id = self._adding = -1
         self._error: StorageError | None = None
         self._progress: trio.Event | None = None
         """Exists only while a write waits: most cursors are idle."""
@@ -146,7 +146,7 @@ class CursorLedger:
 
         Cancelling leaves it durable or not; the next state says it all again.
         """
-        data, left_out = encode(state, self._storage.settings.cursor_state_bytes_max)
+        data, left_out = self.encode(state)
         mark_delete = state.mark_delete
         # A state is up to 4 MiB, and thousands of cursors may be due at once: they wait for room like
         # publishers do.
@@ -174,9 +174,32 @@ class CursorLedger:
             or self._ledger_bytes >= settings.cursor_ledger_bytes_max
         )
 
+    def encode(self, state: CursorState) -> EncodedState:
+        return encode(state, self._storage.settings.cursor_state_bytes_max)
+
+    def has_room(self) -> bool:
+        """Whether `add` may be called: a ledger is open, and takes one more state."""
+        return self._writer is not None and not self._is_full()
+
+    def add(self, data: bytes) -> None:
+        """Queue a state for the open ledger; `added` says what became of it."""
+        assert self._writer is not None
+        self._add(self._writer, data)
+
     async def _append(self, writer: LedgerWriter, data: bytes) -> None:
-        entry_id = writer.append(data)
-        while self._durable_entry_id < entry_id:
+        self._add(writer, data)
+        await self.added(data)
+
+    def _add(self, writer: LedgerWriter, data: bytes) -> None:
+        self._adding = writer.next_entry_id
+        try:
+            writer.append(data)
+        except StorageError as error:
+            self._error = error
+
+    async def added(self, data: bytes) -> None:
+        """Return when the state that was queued last is durable. StorageError."""
+        while self._durable_entry_id < self._adding:
             if self._error is not None:
                 self.states_failed += 1
                 error = self._error
@@ -186,7 +209,7 @@ class CursorLedger:
             if self._progress is None:
                 self._progress = trio.Event()
             await self._progress.wait()
-        self.last_entry_id = entry_id
+        self.last_entry_id = self._adding
         self._ledger_bytes += len(data)
         self.states_saved += 1
         self.written_bytes += len(data)
