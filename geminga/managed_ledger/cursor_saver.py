@@ -5,11 +5,13 @@ Each topic with a clock of its own would cost a journal group, and so a sync, fo
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 import trio
 
+from geminga.errors import GemingaError
 from geminga.limits import KIB, MIB
 from geminga.managed_ledger.chain.tasks import StartsTasks
 from geminga.managed_ledger.cursor.cursor import Cursor
@@ -35,7 +37,7 @@ turn.
 """
 
 
-_Save = tuple[CursorSet, Cursor, EncodedState]
+_Save = tuple[Cursor, EncodedState]
 
 
 class CursorSaver:
@@ -69,16 +71,16 @@ class CursorSaver:
 
     async def _save(self, changed: Iterable[CursorSet]) -> None:
         group: list[_Save] = []
-        alone: list[tuple[CursorSet, Cursor]] = []
+        alone: list[Cursor] = []
         turn_states = turn_bytes = group_bytes = 0
         try:
             for cursors in changed:
                 for cursor in cursors.take_changed():
                     state = cursor.begin_save()
                     if state is None:
-                        alone.append((cursors, cursor))
+                        alone.append(cursor)
                         continue
-                    group.append((cursors, cursor, state))
+                    group.append((cursor, state))
                     group_bytes += len(state.data)
                     turn_bytes += len(state.data)
                     turn_states += 1
@@ -93,13 +95,13 @@ class CursorSaver:
                 await self._save_group(group)
         finally:
             # Cancelled: these stay due.
-            for _, cursor, _ in group:
+            for cursor, _ in group:
                 cursor.give_up_save()
         for first in range(0, len(alone), ALONE_AT_ONCE):
             # In parallel, so that their records meet in one group of the metadata store and share a sync.
             async with trio.open_nursery() as nursery:
-                for cursors, cursor in alone[first : first + ALONE_AT_ONCE]:
-                    nursery.start_soon(cursors.save, cursor)
+                for cursor in alone[first : first + ALONE_AT_ONCE]:
+                    nursery.start_soon(_save_alone, cursor)
 
     async def _save_group(self, group: list[_Save]) -> None:
         """Make them durable, and take each out of `group` that is done with."""
@@ -107,12 +109,17 @@ class CursorSaver:
         await self._bookie.wait_room()
         # All are encoded by now, and no turn comes in between: the journal would begin a group with the first
         # ones.
-        for _, cursor, state in group:
+        for cursor, state in group:
             cursor.add_state(state)
         group.reverse()
         while group:
-            cursors, cursor, state = group.pop()
-            if not await cursor.end_save(state):
-                cursors.save_again()
+            cursor, state = group.pop()
+            await cursor.end_save(state)
             if len(group) % TURN_STATES_MAX == 0:
                 await trio.lowlevel.checkpoint()
+
+
+async def _save_alone(cursor: Cursor) -> None:
+    # The cursor has told its managed ledger, or is due again after a full disk.
+    with contextlib.suppress(GemingaError):
+        await cursor.persist_if_open()

@@ -175,19 +175,6 @@ class CursorSet:
             return []
         return [cursor for cursor in self.by_name.values() if cursor.is_dirty]
 
-    async def save(self, cursor: Cursor) -> None:
-        """Write one of those; whatever fails fences the managed ledger, but a full disk."""
-        try:
-            await cursor.persist_if_open()
-        except ReadOnly:
-            self.save_again()
-        except GemingaError as error:
-            self._owner.fence(error)
-
-    def save_again(self) -> None:
-        """The disk was full: the cursors are still dirty."""
-        self._on_dirty()
-
     async def persist_all(self) -> None:
         """Write every cursor that has something to write; raises the first error once all were tried."""
         failures: list[GemingaError] = []

@@ -43,6 +43,7 @@ class Topics:
             self.ledgers.append(ledger)
             self.cursors.append(cursor)
             self.positions.append(positions)
+        await self.saved()
 
     def acknowledge(self, index: int = 1) -> None:
         for cursor, positions in zip(self.cursors, self.positions, strict=True):
@@ -71,7 +72,6 @@ async def test_a_round_is_one_group(rooms: Any, publish: Any, topics: Any) -> No
     async with rooms(crash=True) as r:
         all_topics = topics(r, 50)
         await all_topics.open(publish)
-        await all_topics.saved()
         groups, entries = all_topics.written()
         all_topics.acknowledge()
         await all_topics.saved()
@@ -90,7 +90,6 @@ async def test_more_than_a_group_takes_several_and_a_pause_between_them(
     async with rooms(crash=True) as r:
         all_topics = topics(r, 20)
         await all_topics.open(publish)
-        await all_topics.saved()
         groups, entries = all_topics.written()
         all_topics.acknowledge()
         held_max = 0
@@ -109,7 +108,6 @@ async def test_a_change_while_it_is_written_is_written_after_it(
     async with rooms(crash=True) as r:
         all_topics = topics(r)
         await all_topics.open(publish, 3)
-        await all_topics.saved()
 
         def acknowledge_then_add(self: CursorLedger, data: bytes) -> None:
             monkeypatch.undo()
@@ -131,7 +129,6 @@ async def test_what_a_full_disk_refuses_is_written_when_there_is_space(
     async with rooms(crash=True) as r:
         all_topics = topics(r)
         await all_topics.open(publish, 3)
-        await all_topics.saved()
         refused = trio.Event()
 
         def refuse(*_: object) -> None:
@@ -153,13 +150,35 @@ async def test_what_a_full_disk_refuses_is_written_when_there_is_space(
             assert ledger.cursors["s"].mark_delete == positions[1]
 
 
+async def test_a_refused_save_is_due_again_although_its_round_is_over(
+    rooms: Any, publish: Any, topics: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rooms() as r:
+        all_topics = topics(r, 3_600_000)
+        await all_topics.open(publish, 1)
+        cursors = all_topics.ledgers[0].life.cursors
+        token = trio.lowlevel.current_trio_token()
+
+        def refuse(*_: object) -> None:
+            found = trio.from_thread.run_sync(cursors.take_changed, trio_token=token)
+            assert found == [], "it is being written"
+            raise DiskFull("journal: disk full, cannot reserve space: no space")
+
+        all_topics.acknowledge()
+        with monkeypatch.context() as full:
+            full.setattr(r.bookie.journals.only.files, "write", refuse)
+            with pytest.raises(DiskFull):
+                await all_topics.cursors[0].persist()
+        assert cursors.due
+        assert cursors.take_changed() == all_topics.cursors
+
+
 async def test_a_fenced_topic_is_not_written_and_the_others_are(
     rooms: Any, publish: Any, topics: Any
 ) -> None:
     async with rooms(crash=True) as r:
         all_topics = topics(r, 20)
         await all_topics.open(publish, 3)
-        await all_topics.saved()
         all_topics.acknowledge()
         all_topics.ledgers[0].fence(DiskFull("for the test"))
         fenced = all_topics.cursors.pop(0)
@@ -177,7 +196,6 @@ async def test_a_round_that_is_cancelled_leaves_all_due(
         async with trio.open_nursery() as nursery:
             all_topics.saver = CursorSaver(r.bookie, nursery, 1)
             await all_topics.open(publish, 3)
-            await all_topics.saved()
             waits = trio.Event()
 
             async def wait_room() -> None:

@@ -122,9 +122,9 @@ MUTANTS = (
     ),
     Mutant(
         "a-refused-state-is-not-tried-again",
-        "geminga/managed_ledger/cursor_saver.py",
-        "                cursors.save_again()\n",
-        "                pass\n",
+        "geminga/managed_ledger/cursor/cursor.py",
+        "        if isinstance(error, ReadOnly):\n            self._on_dirty()\n",
+        "        if isinstance(error, ReadOnly):\n            pass\n",
         ("tests/managed_ledger/test_cursor_saver.py",),
         "that acknowledgements which a full disk has refused are saved when there is space",
     ),

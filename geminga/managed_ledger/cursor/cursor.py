@@ -31,10 +31,10 @@ class Cursor(Acknowledgments):
     """How far one reader of a managed ledger has come.
 
     Acknowledging is synchronous and in memory; a durable cursor's state is written by the `CursorSaver`, at
-    close, and by `persist`. A crash takes acknowledgments back to the last
-    written state, never forward. `mark_delete` is Pulsar's markDeletePosition, `read_position` its
-    readPosition: that belongs to the dispatcher, which moves it by `set_read_position`; this room only sets
-    it when the cursor opens and when it is reset.
+    close, and by `persist`. A crash takes acknowledgments back to the last written state, never forward.
+    `mark_delete` is Pulsar's markDeletePosition, `read_position` its readPosition: that belongs to the
+    dispatcher, which moves it by `set_read_position`; this room only sets it when the cursor opens and when
+    it is reset.
     """
 
     __slots__ = (
@@ -160,8 +160,11 @@ class Cursor(Acknowledgments):
     def _not_written(self, error: BaseException) -> None:
         # Cancelled too: the state may be on disk or not, and a second write of it does no harm.
         self._dirty = True
-        # A full disk has refused the write: the next one says it all again.
-        if isinstance(error, GemingaError) and not isinstance(error, ReadOnly):
+        # A full disk has refused the write: the next one says it all again. It is asked for here, since the
+        # round that the last change has asked for may be over, and no further change asks while this is due.
+        if isinstance(error, ReadOnly):
+            self._on_dirty()
+        elif isinstance(error, GemingaError):
             self._owner.fence(error)
 
     def _written(self, left_out: int) -> None:
@@ -196,22 +199,19 @@ class Cursor(Acknowledgments):
         assert self._ledger is not None
         self._ledger.add(state.data)
 
-    async def end_save(self, state: EncodedState) -> bool:
-        """Return when it is durable; False if it is not, because the disk is full. Any other error fences the
+    async def end_save(self, state: EncodedState) -> None:
+        """Return when it is durable, or refused by a full disk and due again. Any other error fences the
         managed ledger.
         """
         assert self._ledger is not None
         try:
             await self._ledger.added(state.data)
-        except GemingaError as error:
-            self._not_written(error)
-            return not isinstance(error, ReadOnly)
         except BaseException as error:
             self._not_written(error)
-            raise
+            if not isinstance(error, GemingaError):
+                raise
         else:
             self._written(state.left_out)
-            return True
         finally:
             self._persisting.release()
 
