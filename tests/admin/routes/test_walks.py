@@ -28,11 +28,15 @@ from geminga.broker.flow.statistics import MemoryStatistics
 from geminga.broker.operator.health import HealthReport
 from geminga.broker.operator.view import Process, View
 from geminga.config.config import Config
+from geminga.managed_ledger.managed_ledger import ManagedLedgerSettings
 from geminga.metadata.records import TenantRecord
 from geminga.names import NamespaceName, TopicName
 from geminga.server.room_settings import default_policies
 from tests.broker.topics_rig import TOPIC, TopicsRig, open_topics, publish
 from tests.calls import CALLS_MAX, FEW, GROWTH_MIN, MANY, Calls
+
+UNSAVED = ManagedLedgerSettings(cursor_persist_interval_ms=3_600_000)
+"""The cursors are written down in turns of their own, and not by the request that happens to be counted."""
 
 
 class Asked(NamedTuple):
@@ -67,7 +71,7 @@ async def open_broker(rows: int) -> AsyncIterator[Broker]:
     """`rows` loaded topics, partitions that nobody has used, subscriptions of one topic, acknowledged ranges,
     tenants, and namespaces.
     """
-    async with open_topics() as rig:
+    async with open_topics(ledger_settings=UNSAVED) as rig:
         process = Process(lambda: MEMORY, memory_in_slices, None, well, None, int)  # type: ignore[arg-type]
         connections = Connections(rig.topics, rig.rooms, service_url=lambda _: "pulsar://h", generation=1)
         view = View(rig.rooms, rig.topics, connections, Config(), 0, 0, process, default_policies)
