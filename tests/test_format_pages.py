@@ -16,7 +16,7 @@ from geminga.managed_ledger.cursor.cursor_state_format import CursorState
 from geminga.metadata.keys import key_of
 from geminga.metadata.node import Stored, encode_row
 from geminga.metadata.records import TenantRecord, encode
-from geminga.wire.commands import Send
+from geminga.wire.commands import Send, singly
 from geminga.wire.decoder import Decoder
 from geminga.wire.message_metadata import broker_timestamp_ms, peek, stamp, strip
 
@@ -56,7 +56,7 @@ def test_the_metadata_page() -> None:
 
 def test_the_wire_page() -> None:
     frame, stored = examples("wire.md")
-    (send,) = Decoder().feed(frame)
+    (send,) = singly(Decoder().feed(frame))
     assert isinstance(send, Send)
     assert (send.producer_id, send.sequence_id, send.checksum_ok) == (1, 7, True)
     assert stored == stamp(1234567890200) + send.headers_and_payload

@@ -110,7 +110,7 @@ class Bench:
     async def fill(self, entries: int, *, keyed: bool) -> None:
         prefix = stamp(self.clock.now_ms())
         for number in range(entries):
-            self.ledger.append(prefix + entry(number, keyed=keyed), None)
+            self.ledger.append([prefix + entry(number, keyed=keyed)], None)
             if number % 1000 == 0:
                 await trio.lowlevel.checkpoint()
         await trio.testing.wait_all_tasks_blocked()

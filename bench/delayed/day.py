@@ -173,7 +173,7 @@ class Day:
             owed += entries
             for _ in range(int(owed)):
                 await bookie.wait_room()
-                ledger.append(b"x", None)
+                ledger.append([b"x"], None)
             owed -= int(owed)
             await trio.sleep(options.step_s)
             self._deliver()

@@ -28,7 +28,7 @@ from geminga.delivery_log.notes import (
     PUBLISHED,
     DueTimes,
     Event,
-    PublishedEntry,
+    PublishedRun,
     SubscriptionNotes,
     noted_of,
 )
@@ -114,16 +114,18 @@ class DeliveryLog:
             self._wake.set()
 
     def published(
-        self, topic: str, ledger_id: int, first_entry_id: int, contexts: Sequence[PublishedEntry]
+        self, topic: str, ledger_id: int, first_entry_id: int, runs: Sequence[PublishedRun]
     ) -> None:
-        """These entries, numbered from `first_entry_id`, are durable."""
+        """The entries of these runs, numbered from `first_entry_id`, are durable."""
         now_ms = self.now_ms()
         events: list[Event] = []
-        for entry_id, context in enumerate(contexts, first_entry_id):
-            producer, sequence_id = context.producer.name, context.sequence_id
-            messages, deliver_at_ms, publish_ms = noted_of(context.parsed)
-            head = (PUBLISHED, now_ms, topic, None, producer, ledger_id, entry_id, -1)
-            events.append((*head, messages, 0, deliver_at_ms, publish_ms, sequence_id, 0, 0))
+        entry_id = first_entry_id
+        for run in runs:
+            for i, sequence_id in enumerate(run.sequence_ids):
+                messages, deliver_at_ms, publish_ms = noted_of(run.parsed[i] if run.parsed else None)
+                head = (PUBLISHED, now_ms, topic, None, run.producer.name, ledger_id, entry_id, -1)
+                events.append((*head, messages, 0, deliver_at_ms, publish_ms, sequence_id, 0, 0))
+                entry_id += 1
         self.note_all(events)
 
     def duplicate(self, topic: str, producer: str, sequence_id: int, messages: int) -> None:

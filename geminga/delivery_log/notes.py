@@ -43,16 +43,16 @@ class _Named(Protocol):
     def name(self) -> str: ...
 
 
-class PublishedEntry(Protocol):
-    """The fields to log of a published entry."""
+class PublishedRun(Protocol):
+    """The fields to log of entries that one producer has published together."""
 
     @property
     def producer(self) -> _Named: ...
     @property
-    def sequence_id(self) -> int: ...
+    def sequence_ids(self) -> Sequence[int]: ...
     @property
-    def parsed(self) -> Peek | None:
-        """None: the metadata cannot be read."""
+    def parsed(self) -> Sequence[Peek | None] | None:
+        """None in place of an entry's metadata that cannot be read, or of all."""
         ...
 
 

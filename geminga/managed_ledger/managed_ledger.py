@@ -55,6 +55,7 @@ class ManagedLedger:
         # Bound here once: forwarding would cost a Python call for every message. Not for calls that are
         # seldom made: each bound method takes 72 bytes of every loaded topic.
         self.append = self._appender.append
+        self.run_entries_max = self._appender.run_entries_max
         self.read_cached = self.reads.read_cached
         self.read = self.reads.read
         self.read_positions = self.reads.read_positions

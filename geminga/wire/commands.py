@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
 import msgspec
@@ -42,6 +43,30 @@ class Send(msgspec.Struct, gc=False):
         return f"Send(producer {self.producer_id}, sequence {self.sequence_id}, {size} bytes)"
 
 
+class Sends(msgspec.Struct, gc=False):
+    """Consecutive SENDs of one producer in the usual shape, at least one: what came together goes to the disk
+    together. The lists are parallel, and their values as in `Send`; all checksums match.
+    """
+
+    # Lists and no `Send` for each: an entry on its way is then looked at by loops over whole lists.
+    producer_id: int
+    sequence_ids: list[int]
+    num_messages: list[int]
+    highest_sequence_ids: list[int]
+    bodies: list[bytes]
+    """`headers_and_payload` of each."""
+
+    def singly(self) -> Iterator[Send]:
+        """The same as single commands."""
+        each = zip(self.sequence_ids, self.num_messages, self.highest_sequence_ids, self.bodies, strict=True)
+        for sequence_id, num_messages, highest_sequence_id, body in each:
+            yield Send(self.producer_id, sequence_id, num_messages, highest_sequence_id, body, True)
+
+    def __repr__(self) -> str:
+        """Without the client's payloads, as `Send`."""
+        return f"Sends(producer {self.producer_id}, sequences {self.sequence_ids})"
+
+
 class Ack(msgspec.Struct, gc=False):
     """ACK of whole entries, without an ack set, properties, a transaction or a validation error.
 
@@ -77,7 +102,7 @@ class UnknownCommand(msgspec.Struct, gc=False):
     request_id: int | None = None
 
 
-Command: TypeAlias = Send | Ack | Flow | Delivery | UnknownCommand | Message
+Command: TypeAlias = Send | Sends | Ack | Flow | Delivery | UnknownCommand | Message
 
 
 def signed(value: int) -> int:
@@ -104,6 +129,15 @@ def request_id_of(command: Any) -> int | None:
         return int(command.request_id)  # type: ignore[attr-defined]
     found: int | None = getattr(command, "request_id", None)
     return found
+
+
+def singly(commands: Iterable[Command]) -> Iterator[Command]:
+    """The commands as their frames came, each `Send` of a `Sends` alone."""
+    for command in commands:
+        if isinstance(command, Sends):
+            yield from command.singly()
+        else:
+            yield command
 
 
 class BadFrame(ProtocolError):

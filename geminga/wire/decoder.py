@@ -15,7 +15,17 @@ from fastcrc.crc32 import iscsi as crc_32c
 from geminga.errors import ProtocolError
 from geminga.limits import FRAME_BYTES_MAX
 from geminga.wire import pulsar_pb2 as pb
-from geminga.wire.commands import Ack, BadFrame, Command, Delivery, Flow, Send, UnknownCommand, request_id_of
+from geminga.wire.commands import (
+    Ack,
+    BadFrame,
+    Command,
+    Delivery,
+    Flow,
+    Send,
+    Sends,
+    UnknownCommand,
+    request_id_of,
+)
 from geminga.wire.parse import LONG_ACK_BYTES, MAGIC_CHECKSUM, parse_command
 from geminga.wire.scan_ack import scan_ack
 from geminga.wire.varint import scan_varint
@@ -28,6 +38,7 @@ __all__ = [
     "Delivery",
     "Flow",
     "Send",
+    "Sends",
     "UnknownCommand",
     "request_id_of",
 ]
@@ -48,6 +59,8 @@ _FLOW_HEAD = 0x080B5A00 - 4
 _LONG_ACK = 0x080A5280
 """An ACK whose sub-message has a size of more than one byte (the low seven bits vary)."""
 _ID_BASE = 0x0800
+RUN_ENTRIES_MAX = 32
+"""The limit of SENDs in one `Sends`, so that a turn of the loop may end between two of them."""
 _INT32_MAX = 2**31 - 1
 _UINT32_MAX = 2**32 - 1
 
@@ -59,7 +72,7 @@ class Decoder:
     Copies each byte a bounded number of times, however the stream is cut. Not usable after it has raised.
     """
 
-    __slots__ = ("_failed", "_frame_bytes_max", "_need_bytes", "_partial", "has_long_ack")
+    __slots__ = ("_failed", "_frame_bytes_max", "_need_bytes", "_partial", "frames", "has_long_ack")
 
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
         self._frame_bytes_max = frame_bytes_max
@@ -67,6 +80,8 @@ class Decoder:
         self._need_bytes = 0
         """The length of the partial frame when complete; 0 while its sizes are unknown."""
         self._failed: str | None = None
+        self.frames = 0
+        """How many frames the last chunk has completed."""
         self.has_long_ack = False
         """Whether the commands of the last chunk have an ACK that may name too many entries for one turn of
         the loop (`parse.ack_parts`).
@@ -83,13 +98,14 @@ class Decoder:
         return self._need_bytes if self._partial else 0
 
     def feed(self, chunk: bytes) -> list[Command]:
-        """The commands that `chunk` completes, in order.
+        """The commands that `chunk` completes, in order. Usual SENDs of one producer come as `Sends`.
 
         Raises `BadFrame` (a `ProtocolError`) at the first invalid frame; the error has the commands before
         that frame. From then on every call raises.
         """
         commands: list[Command] = []
         self.has_long_ack = False
+        self.frames = 0
         if self._failed is not None:
             raise BadFrame(self._failed, commands)
         try:
@@ -127,7 +143,13 @@ class Decoder:
         view = memoryview(data)
         unpack_head = _HEAD.unpack_from
         frame_bytes_max = self._frame_bytes_max
-        need = 0
+        frames = need = 0
+        # The lists of the last `Sends`, to which the next SEND of the same producer is added.
+        run_of = -1
+        sequence_ids: list[int] = []
+        numbers: list[int] = []
+        highest: list[int] = []
+        bodies: list[bytes] = []
         while length - at >= _HEAD_BYTES:
             total, command_size, head, id_field, tag = unpack_head(data, at)
             # Before anything is kept: a client must not make the broker hold 2 GiB by four bytes of header.
@@ -142,7 +164,20 @@ class Decoder:
             kind = head - command_size
             command: Command | None = None
             if kind == _SEND_HEAD:
-                command = _scan_send(data, view, at + 8 + command_size, end, id_field, tag, at + 15)
+                sent = _scan_send(data, view, at + 8 + command_size, end, id_field, tag, at + 15)
+                if sent is not None:
+                    producer_id, sequence_id, num_messages, highest_sequence_id = sent
+                    if producer_id != run_of or len(bodies) == RUN_ENTRIES_MAX:
+                        run_of = producer_id
+                        sequence_ids, numbers, highest, bodies = [], [], [], []
+                        commands.append(Sends(producer_id, sequence_ids, numbers, highest, bodies))
+                    sequence_ids.append(sequence_id)
+                    numbers.append(num_messages)
+                    highest.append(highest_sequence_id)
+                    bodies.append(data[at + 8 + command_size : end])
+                    frames += 1
+                    at = end
+                    continue
             elif kind == _ACK_HEAD:
                 if id_field & 0xFF80 == _ID_BASE and tag == 0x10:
                     command = scan_ack(data, id_field & 0x7F, at + 15, at + 8 + command_size)
@@ -157,9 +192,14 @@ class Decoder:
                 if command_size > LONG_ACK_BYTES and type(command) is pb.CommandAck:
                     self.has_long_ack = True
             commands.append(command)
+            run_of = -1
+            frames += 1
             at = end
         else:
+            self.frames += frames
+            frames = 0
             need, at = self._scan_end(data, at, commands)
+        self.frames += frames
         if at < length:
             self._partial += view[at:]
             self._need_bytes = need
@@ -181,6 +221,7 @@ class Decoder:
             if end > len(data):
                 return 4 + total, at
             commands.append(parse_command(data, memoryview(data), at + 8, at + 8 + command_size, end))
+            self.frames += 1
             at = end
         return 0, at
 
@@ -193,9 +234,9 @@ def _bad_sizes(total: int, command_size: int, frame_bytes_max: int) -> ProtocolE
 
 def _scan_send(
     data: bytes, view: memoryview, command_end: int, end: int, id_field: int, tag: int, at: int
-) -> Send | None:
-    """The usual SEND; None for any other shape. `at` is the offset of its sequence id, `end` the end of its
-    frame.
+) -> tuple[int, int, int, int] | None:
+    """Producer id, sequence id, number of messages and highest sequence id of the usual SEND; None for any
+    other shape. `at` is the offset of its sequence id, `end` the end of its frame.
     """
     try:
         # Ids below 128 take one byte, and clients count them from 0.
@@ -240,10 +281,11 @@ def _scan_send(
     # Messages without a checksum exist (old clients); protobuf's path knows them.
     if magic != MAGIC_CHECKSUM or metadata_size > end - at - 10:
         return None
-    # Told and not raised: Pulsar answers a wrong checksum with a send error to that producer and keeps the
-    # connection.
-    checksum_ok = crc_32c(view[at + 6 : end]) == checksum
-    return Send(producer_id, sequence_id, num_messages, highest_sequence_id, data[at:end], checksum_ok)
+    # The long way tells it and does not raise: Pulsar answers a wrong checksum with a send error to that
+    # producer and keeps the connection.
+    if crc_32c(view[at + 6 : end]) != checksum:
+        return None
+    return producer_id, sequence_id, num_messages, highest_sequence_id
 
 
 def _scan_long_ack(data: bytes, at: int, end: int) -> Ack | None:

@@ -66,6 +66,14 @@ class ReceiptEncoder:
             self._parts[len(sequence) << 4 | len(entry)] = parts
         return b"".join((parts[0], sequence, parts[1], entry))
 
+    def encode_all(
+        self, sequence_ids: list[int], highest_sequence_ids: list[int], ledger_id: int, first_entry_id: int
+    ) -> bytes:
+        """The frames of consecutive entries, one after the other."""
+        encode, entry_ids = self.encode, range(first_entry_id, first_entry_id + len(sequence_ids))
+        each = zip(sequence_ids, highest_sequence_ids, entry_ids, strict=True)
+        return b"".join([encode(sequence, highest, ledger_id, entry) for sequence, highest, entry in each])
+
     def _around(self, sequence_bytes: int, entry_bytes: int, highest_bytes: int) -> tuple[bytes, bytes]:
         """The bytes before the sequence id, and between it and the entry id."""
         ledger = b"\x08" + varint(self._ledger_id) + b"\x10"

@@ -133,7 +133,7 @@ class TopicLife:
         for _ in range(count):
             await self.bookie.wait_room()
             body = self.truth.new_body(self.world.clock.ms, due_ms, size)
-            self.ledger.append(body, body)
+            self.ledger.append([body], body)
         while self.ledger.oldest_pending() is not None and self._failed is None:
             await self._progress.wait()
         if self._failed is not None:

@@ -255,7 +255,7 @@ class Rig:
         prefix = stamp(self.clock.now_ms())
         for entry in entries:
             stored = prefix + entry
-            self.ledger.append(stored, peek(stored).deliver_at_ms if may_be_delayed(stored) else 0)
+            self.ledger.append([stored], peek(stored).deliver_at_ms if may_be_delayed(stored) else 0)
         while self._confirmed < wanted:
             self._published = trio.Event()
             await self._published.wait()

@@ -150,7 +150,7 @@ async def _publish(golden: Golden, ledger: ManagedLedger, sizes: Sequence[int]) 
     for size in sizes:
         number = len(golden.messages) + len(listener.confirmed) + size
         body = (f"message {number} of {size} bytes, " * (size // 16 + 1)).encode()[: size + 20]
-        ledger.append(body, body)
+        ledger.append([body], body)
     while len(listener.confirmed) < wanted:
         await listener.progress.wait()
     new = list(listener.confirmed)[wanted - len(sizes) :]

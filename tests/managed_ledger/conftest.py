@@ -159,7 +159,7 @@ async def publish(ledger: ManagedLedger, bodies: list[bytes]) -> list[Position]:
     assert isinstance(listener, Listener)
     before = len(listener.confirmed) + len(listener.failed)
     for body in bodies:
-        ledger.append(body, body)
+        ledger.append([body], body)
     await listener.settled(before + len(bodies))
     return list(listener.confirmed)[-len(bodies) :]
 

@@ -12,7 +12,7 @@ async def test_every_ledger_that_a_topic_writes_exists_and_others_do_not(rooms: 
         ledger = await r.open()
         await ledger.open_cursor("sub", initial="earliest")
         for body in (b"a", b"b"):
-            ledger.append(body, None)
+            ledger.append([body], None)
         while ledger.last_confirmed.entry_id < 1:
             await r.bookie.flush()
         cursor = ledger.cursors["sub"]

@@ -18,17 +18,17 @@ async def test_a_topic_takes_entries_again_when_there_is_space(rooms: Any) -> No
     async with rooms() as r:
         ledger = await r.open()
         cursor = await ledger.open_cursor("sub", initial="earliest")
-        ledger.append(b"before", None)
+        ledger.append([b"before"], None)
         while ledger.last_confirmed.entry_id < 0:
             await r.bookie.flush()
         r.bookie._space.is_full(r.bookie.directories[0].path, "for the test")
         with pytest.raises(ReadOnly) as refused:
-            ledger.append(b"refused", None)
+            ledger.append([b"refused"], None)
         assert refused.value.server_error is ServerError.PERSISTENCE
         cursor.acknowledge([ledger.last_confirmed])
         await cursor.persist()
         await r.bookie._space.check()
-        ledger.append(b"after", None)
+        ledger.append([b"after"], None)
         while ledger.last_confirmed.entry_id < 1:
             await r.bookie.flush()
         entries = await ledger.read(ledger.first_position(), 10, 1000)
@@ -71,13 +71,13 @@ async def test_rollovers_wait_and_readers_go_on(
         positions = await publish(ledger, [b"1", b"2"])
         full = Full(r, monkeypatch)
         full.begin()
-        ledger.append(b"3", b"3")
+        ledger.append([b"3"], b"3")
         with trio.fail_after(10):
             while ledger._appender.full is None:
                 await trio.lowlevel.checkpoint()
         assert ledger.state is State.CREATING
         with pytest.raises(ReadOnly, match="disk full"):
-            ledger.append(b"refused", b"refused")
+            ledger.append([b"refused"], b"refused")
         with pytest.raises(DiskFull):
             await ledger.life.set_properties({"a": "b"})
         with pytest.raises(DiskFull):
@@ -138,7 +138,7 @@ async def test_a_topic_loads_on_a_full_disk(
         ledger = await r.open()
         assert [body for _, body in await drain(ledger, ledger.first_position())] == [b"1"]
         with pytest.raises(ReadOnly):
-            ledger.append(b"refused", b"refused")
+            ledger.append([b"refused"], b"refused")
         full.end()
         with trio.fail_after(10):
             while ledger.state is not State.OPEN:
@@ -162,7 +162,7 @@ async def test_what_the_journal_refuses_fails_alone(
         with monkeypatch.context() as full:
             full.setattr(files, "write", refuse)
             for number in range(3):
-                ledger.append(b"refused %d" % number, number)
+                ledger.append([b"refused %d" % number], number)
             await ledger.listener.settled(4)
         assert ledger.listener.failed == [0, 1, 2]
         assert not ledger.fenced

@@ -55,7 +55,7 @@ async def test_nothing_is_readable_before_it_is_durable(rooms, publish):
         ledger = await r.open()
         await ledger.open_cursor("s", initial="earliest")
         (first,) = await publish(ledger, [b"one"])
-        ledger.append(b"two", None)
+        ledger.append([b"two"], None)
         assert [e.body for e in ledger.read_cached(first, 10, 1000)] == [b"one"]
         assert ledger.read_cached(first.next(), 10, 1000) == []
         assert ledger.last_confirmed == first
@@ -146,12 +146,12 @@ async def test_close_writes_the_size_and_refuses_what_comes_later(rooms, publish
     async with rooms() as r:
         ledger = await r.open()
         await publish(ledger, bodies(5))
-        ledger.append(b"last", b"last")
+        ledger.append([b"last"], b"last")
         await ledger.life.close()
         assert list(ledger.listener.confirmed.values())[-1] == b"last"
         assert ledger.state is State.CLOSED
         with pytest.raises(ServiceNotReady):
-            ledger.append(b"late", None)
+            ledger.append([b"late"], None)
         stored = r.metadata.get(PATH)
         record = records.decode(records.ManagedLedgerRecord, stored.value, "")
         assert [(i.entries, i.size_bytes) for i in record.ledgers] == [(6, sum(map(len, bodies(5))) + 4)]
@@ -161,10 +161,10 @@ async def test_terminated_topic_takes_nothing_more_even_after_a_restart(rooms, p
     async with rooms(crash=True) as r:
         ledger = await r.open()
         positions = await publish(ledger, bodies(4))
-        ledger.append(b"in flight", b"in flight")
+        ledger.append([b"in flight"], b"in flight")
         assert await ledger.life.terminate() == positions[-1].next()
         with pytest.raises(TopicTerminated):
-            ledger.append(b"late", None)
+            ledger.append([b"late"], None)
         assert await ledger.life.terminate() == positions[-1].next()
     async with rooms() as r:
         ledger = await r.open()
@@ -172,7 +172,7 @@ async def test_terminated_topic_takes_nothing_more_even_after_a_restart(rooms, p
         assert ledger.state is State.TERMINATED
         assert ledger.last_confirmed == positions[-1].next()
         with pytest.raises(TopicTerminated):
-            ledger.append(b"late", None)
+            ledger.append([b"late"], None)
         assert [body for _, body in await drain(ledger, EARLIEST)] == [*bodies(4), b"in flight"]
         await ledger.life.close()
 
@@ -424,13 +424,13 @@ async def test_failed_disk_fences_and_fails_what_is_pending(rooms, publish, monk
             for call in ("_sync", "_write_synced"):
                 monkeypatch.setattr(f"geminga.storage.real_file.{call}", _fails)
             for body in bodies(5, 3):
-                ledger.append(body, body)
+                ledger.append([body], body)
             await ledger.listener.settled(8)
             assert ledger.listener.failed == bodies(5, 3)
             assert isinstance(ledger.listener.errors[0], StorageError)
             assert ledger.state is State.FENCED
             with pytest.raises(StorageError):
-                ledger.append(b"late", None)
+                ledger.append([b"late"], None)
             await ledger.life.close()  # does not wait for what cannot come
             await trio.sleep(5)
     assert raised.group_contains(StorageError, depth=None)
@@ -598,7 +598,7 @@ async def test_entries_that_wait_for_a_ledger_are_counted_until_it_is_there(room
         ledger = await r.open(ROLL_AT_10)
         big = [bytes(1 << 20)] * 20
         for body in big:
-            ledger.append(body, body)
+            ledger.append([body], body)
         assert room.waiting_bytes == 10 << 20  # the second ten have no ledger yet
         freed = trio.Event()
         room.call_when_freed(freed.set)
@@ -607,7 +607,7 @@ async def test_entries_that_wait_for_a_ledger_are_counted_until_it_is_there(room
         await ledger.listener.settled(20)
         assert room.waiting_bytes == 0
         for body in big:
-            ledger.append(body, body)
+            ledger.append([body], body)
         await ledger.life.close()
         assert room.waiting_bytes == 0
         assert len(ledger.listener.confirmed) + len(ledger.listener.failed) == 40

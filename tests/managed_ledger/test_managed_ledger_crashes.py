@@ -148,7 +148,7 @@ class World:
         before = len(self.receipts)
         for _ in range(count):
             self.sent.append(b"message %d" % len(self.sent))
-            ledger.append(self.sent[-1], self.sent[-1])
+            ledger.append([self.sent[-1]], self.sent[-1])
         while len(self.receipts) < before + count:
             if self.failed:
                 raise StorageError("told so")
@@ -372,7 +372,7 @@ async def deleting(world: World, ledger: ManagedLedger) -> None:
     await ledger.life.delete()
     world.deleted = True
     with pytest.raises(ServiceNotReady):
-        ledger.append(b"late", None)
+        ledger.append([b"late"], None)
 
 
 SCRIPTS = [publishing, consuming, seeking, deleting_cursors, terminating, deleting]

@@ -126,8 +126,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the-queue-counts-bodies-without-their-prefix",
         JOURNAL,
-        "self.queued_bytes += len(body) + RECORD_PREFIX_BYTES",
-        "self.queued_bytes += len(body)",
+        "self.queued_bytes += sum(map(len, bodies)) + len(bodies) * RECORD_PREFIX_BYTES",
+        "self.queued_bytes += sum(map(len, bodies))",
         ("tests/bookie/journal/test_queue.py",),
         "a count that goes below zero, by what the loop subtracts for each record",
     ),
@@ -142,7 +142,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "journal-forgets-the-held",
         JOURNAL,
-        " or len(self._queue) >= SPACED_ENTRIES_MAX",
+        " or self.queued_entries >= SPACED_ENTRIES_MAX",
         "",
         (TURNS + "test_many_entries_are_worth_a_group",),
         "groups at full speed would be two milliseconds apart",
@@ -239,8 +239,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "journal-name-forgotten",
         "geminga/bookie/journal/journal.py",
-        "if entry_id == 0 and adder.name is not None:",
-        "if entry_id == 1 and adder.name is not None:",
+        "if first == 0 and adder.name is not None:",
+        "if first == 1 and adder.name is not None:",
         (NAMED + "test_a_journal_names_the_ledgers_that_begin_in_it",),
         "that a ledger's name is durable with its first entry",
     ),

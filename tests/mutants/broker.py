@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
+RUNS = "tests/broker/topic/test_runs.py"
+
 DEDUP = "geminga/broker/topic/dedup.py"
 DEDUP_CURSOR = "geminga/broker/topic/dedup_cursor.py"
 DEDUP_ENTRIES = "geminga/broker/topic/dedup_entries.py"
@@ -62,16 +64,48 @@ MUTANTS = (
     Mutant(
         "parsed-and-forgotten",
         "geminga/broker/topic/publishing.py",
-        "self._ledger.append(stored, context, parsed)",
-        "self._ledger.append(stored, context)",
+        "self._ledger.append(stored, run, parsed)",
+        "self._ledger.append(stored, run)",
         ("tests/broker/topic/test_parsed_once.py",),
         "metadata that publishing has parsed would be parsed again by each dispatcher at the tail",
     ),
     Mutant(
+        "runs-pass-the-end-of-a-ledger",
+        "geminga/broker/topic/publishing.py",
+        "len(sizes) <= self._ledger.run_entries_max()",
+        "True",
+        (f"{RUNS}::test_a_ledger_ends_with_its_last_entry_although_a_run_goes_on",),
+        "ledgers would be longer than managedLedgerMaxEntriesPerLedger",
+    ),
+    Mutant(
+        "runs-with-one-entry-too-large",
+        "geminga/broker/topic/publishing.py",
+        "            and producer.takes(sizes)\n",
+        "",
+        (f"{RUNS}::test_an_entry_that_is_refused_leaves_the_others_of_its_run",),
+        "messages above maxMessageSize would be stored",
+    ),
+    Mutant(
+        "runs-past-deduplication",
+        "geminga/broker/topic/publishing.py",
+        "            self.dedup.ids is None\n            and not self.closed\n",
+        "            not self.closed\n",
+        (f"{RUNS}::test_deduplication_judges_each_entry_of_what_came_together",),
+        "duplicates would be stored",
+    ),
+    Mutant(
+        "one-error-for-a-run",
+        "geminga/broker/topic/publishing.py",
+        "            for sequence_id in run.sequence_ids:\n",
+        "            for sequence_id in run.sequence_ids[:1]:\n",
+        (f"{RUNS}::test_every_entry_of_a_run_that_fails_gets_an_error",),
+        "publishers would wait for answers that never come",
+    ),
+    Mutant(
         "publishers-that-wait-unnoticed",
         "geminga/broker/topic/publishing.py",
-        "if producer.pending == 1:",
-        "if producer.pending == 0:",
+        "        if is_alone:\n            self._rooms",
+        "        if producer.pending == 0 and not is_alone:\n            self._rooms",
         ("tests/broker/topic/test_receipts_waited_for.py",),
         "every publisher with one message in flight would wait a millisecond more",
     ),
@@ -102,7 +136,7 @@ MUTANTS = (
     Mutant(
         "turns-end-with-chunks-only",
         READER,
-        "            if turn.is_over(SLICE_COMMANDS):",
+        "            if turn.is_over(frames):",
         "            if False:",
         (f"{FAIR_TURNS}::test_the_more_connections_flood_the_shorter_are_their_turns",),
         "a client with cheap commands kept the others waiting for seconds",
@@ -374,8 +408,8 @@ MUTANTS = (
     Mutant(
         "receipts-of-a-run-stay-behind-when-the-producer-changes",
         "geminga/broker/topic/publishing.py",
-        "                encode = producer.encode_receipt\n                receipts = []\n",
-        "                encode = producer.encode_receipt\n",
+        "                sequence_ids, highest_sequence_ids = [], []\n",
+        "",
         (
             "tests/broker/topic/test_receipt_runs.py"
             "::test_producers_that_take_turns_get_the_receipts_of_their_own_entries",

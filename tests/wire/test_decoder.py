@@ -19,8 +19,18 @@ from geminga.errors import ProtocolError
 from geminga.limits import FRAME_BYTES_MAX, KIB, MIB
 from geminga.wire import client_commands, encoder
 from geminga.wire import pulsar_pb2 as pb
-from geminga.wire.commands import position_of, signed, unsigned
-from geminga.wire.decoder import Ack, BadFrame, Decoder, Delivery, Flow, Send, UnknownCommand, request_id_of
+from geminga.wire.commands import Sends, position_of, signed, singly, unsigned
+from geminga.wire.decoder import (
+    RUN_ENTRIES_MAX,
+    Ack,
+    BadFrame,
+    Decoder,
+    Delivery,
+    Flow,
+    Send,
+    UnknownCommand,
+    request_id_of,
+)
 from geminga.wire.parse import ACK_PART_IDS, ack_parts, parse_command
 from tests.budget import budget
 
@@ -45,7 +55,7 @@ def an_entry(payload: bytes = b"hello", sequence_id: int = 0) -> bytes:
 
 
 def decode(data: bytes) -> list[Any]:
-    return Decoder().feed(data)
+    return list(singly(Decoder().feed(data)))
 
 
 def outcome(chunks: Iterator[bytes] | list[bytes]) -> tuple[list[Any], str | None]:
@@ -53,9 +63,9 @@ def outcome(chunks: Iterator[bytes] | list[bytes]) -> tuple[list[Any], str | Non
     decoder, commands = Decoder(), []
     for chunk in chunks:
         try:
-            commands += decoder.feed(chunk)
+            commands += singly(decoder.feed(chunk))
         except BadFrame as error:
-            return commands + error.commands, str(error)
+            return [*commands, *singly(error.commands)], str(error)
     return commands, None
 
 
@@ -96,6 +106,41 @@ def test_send() -> None:
 def test_send_with_ids_of_every_length(producer_id: int, sequence_id: int) -> None:
     (send,) = decode(client_commands.send(producer_id, sequence_id, an_entry(), num_messages=100))
     assert (send.producer_id, send.sequence_id, send.num_messages) == (producer_id, sequence_id, 100)
+
+
+def test_sends_of_one_producer_come_as_one_run() -> None:
+    def sends(producer_id: int, *sequence_ids: int) -> bytes:
+        return b"".join(client_commands.send(producer_id, each, an_entry()) for each in sequence_ids)
+
+    damaged = bytearray(sends(1, 5))
+    damaged[-1] ^= 1
+    data = sends(1, 0, 1, 2) + sends(2, 7) + sends(1, 3) + client_commands.flow(1, 9) + sends(1, 4)
+    found = Decoder().feed(data + bytes(damaged) + sends(1, *range(6, 6 + 2 * RUN_ENTRIES_MAX)))
+    shape = [
+        (type(each), each.sequence_ids) if isinstance(each, Sends) else (type(each), None) for each in found
+    ]
+    assert shape == [
+        (Sends, [0, 1, 2]),
+        (Sends, [7]),
+        (Sends, [3]),
+        (Flow, None),
+        (Sends, [4]),
+        (Send, None),
+        (Sends, [*range(6, 6 + RUN_ENTRIES_MAX)]),
+        (Sends, [*range(6 + RUN_ENTRIES_MAX, 6 + 2 * RUN_ENTRIES_MAX)]),
+    ]
+
+
+@pytest.mark.parametrize("cut", range(1, 400, 7))
+def test_frames_are_counted_wherever_the_stream_is_cut(cut: int) -> None:
+    data = b"".join(client_commands.send(1, each, an_entry()) for each in range(4)) + encoder.ping()
+    decoder = Decoder()
+    counts = []
+    for chunk in (data[:cut], data[cut:]):
+        commands = list(singly(decoder.feed(chunk)))
+        counts.append(decoder.frames)
+        assert decoder.frames == len(commands)
+    assert sum(counts) == 5
 
 
 def test_send_with_everything() -> None:

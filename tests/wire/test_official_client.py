@@ -16,6 +16,7 @@ import pytest
 from geminga.wire import decoder as decoder_module
 from geminga.wire import encoder
 from geminga.wire import pulsar_pb2 as pb
+from geminga.wire.commands import singly
 from geminga.wire.decoder import Ack, Decoder, Flow, Send
 from geminga.wire.hot_encoder import MessageEncoder, ReceiptEncoder
 from geminga.wire.message_metadata import Peek, peek, stamp
@@ -116,7 +117,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
         try:
             with connection:
                 while chunk := connection.recv(1 << 18):
-                    for command in commands.feed(chunk):
+                    for command in singly(commands.feed(chunk)):
                         connection.sendall(b"".join(toy.answer(command)))
         except ConnectionError:
             pass

@@ -10,6 +10,7 @@ import pytest
 from geminga.wire import client_commands
 from geminga.wire import decoder as decoder_module
 from geminga.wire import pulsar_pb2 as pb
+from geminga.wire.commands import singly
 from geminga.wire.decoder import Decoder
 
 TYPE = pb.BaseCommand.Type
@@ -69,7 +70,7 @@ def test_sends_of_clients_take_the_short_way(
     long_way: list[str], producer_id: int, sequence_id: int, batch: dict[str, int]
 ) -> None:
     """Java's client names the highest id of a batch, the others only how many messages it has."""
-    (command,) = Decoder().feed(send(producer_id, sequence_id, **batch))
+    (command,) = singly(Decoder().feed(send(producer_id, sequence_id, **batch)))
     assert (command.producer_id, command.sequence_id) == (producer_id, sequence_id)
     assert command.num_messages == batch.get("num_messages", 1)
     assert command.highest_sequence_id == batch.get("highest_sequence_id", 0)

@@ -1,4 +1,4 @@
-"""The write-ahead journal for the event loop: a queue of entries, and one callback per group.
+"""The write-ahead journal for the event loop: a queue of runs of entries, and one callback per group.
 
 While one group is synced, the next one gathers in the queue. So groups grow as the disk gets slower, and a
 single entry is written at once. With `threaded`, a dedicated thread takes the queue and notifies the loop
@@ -56,7 +56,8 @@ class Adder(Protocol):
         ...
 
 
-QueuedEntry = tuple[Adder, int, bytes]
+QueuedRun = tuple[Adder, int, list[bytes]]
+"""Consecutive entries: the adder, the id of the first, the bodies."""
 
 
 class _Refused(NamedTuple):
@@ -84,7 +85,11 @@ class Journal:
         in order.
         """
         self.files = files
-        self._queue: deque[QueuedEntry] = deque()
+        self._queue: deque[QueuedRun] = deque()
+        # Two counters and no difference: the loop writes the one and the thread the other, so that neither
+        # needs a lock.
+        self._entries_queued = self._entries_taken = 0
+        """Entries that have been in the queue, and those of them that a group has taken."""
         self.queued_bytes = 0
         """Bytes of records that were accepted and not yet reported durable."""
         self.idle = True
@@ -136,18 +141,21 @@ class Journal:
     @property
     def queued_entries(self) -> int:
         """That no group has taken."""
-        return len(self._queue)
+        return self._entries_queued - self._entries_taken
 
     @property
     def groups_unreported(self) -> int:
         """Durable, and the loop has not been told."""
         return len(self._done)
 
-    def append(self, adder: Adder, entry_id: int, body: bytes) -> None:
-        """Queue one entry, after the previous one of the same adder. Never waits."""
-        self._queue.append((adder, entry_id, body))
+    def append(self, adder: Adder, first: int, bodies: list[bytes]) -> None:
+        """Queue consecutive entries, after the previous ones of the same adder. Never waits. A group takes
+        them whole, so that it may exceed its limits by one such run. The list is the journal's from now on.
+        """
         # Counted by the loop alone: the thread takes entries, the loop subtracts them once they are reported.
-        self.queued_bytes += len(body) + RECORD_PREFIX_BYTES
+        self.queued_bytes += sum(map(len, bodies)) + len(bodies) * RECORD_PREFIX_BYTES
+        self._entries_queued += len(bodies)
+        self._queue.append((adder, first, bodies))
         if self.idle:
             self._wake()
 
@@ -291,7 +299,7 @@ class Journal:
     def _wait_for_more(self) -> None:
         end_s = self._waiting_since_s + self._group_wait_s
         while (left_s := end_s - _monotonic_s()) > 0 and not self._stop_wanted.is_set():
-            if len(self._queue) >= self._entries_max or self.queued_bytes >= self._bytes_max:
+            if self.queued_entries >= self._entries_max or self.queued_bytes >= self._bytes_max:
                 break
             self._stop_wanted.wait(min(left_s, FILL_CHECK_S))
         self._waiting_since_s = _monotonic_s()
@@ -314,39 +322,41 @@ class Journal:
     def _may_begin(self) -> bool:
         # Without turns no `end_turn` follows that could end the distance before its time.
         is_wanted = self._is_hurried or self._stopping or not self._follows_turns
-        return is_wanted or len(self._queue) >= SPACED_ENTRIES_MAX
+        return is_wanted or self.queued_entries >= SPACED_ENTRIES_MAX
 
     def _write_group(self) -> None:
         self._is_hurried = False
         # Cleared before the queue is read: a publisher that begins to wait meanwhile sets it again, and the
         # next group begins at once. Cleared afterwards, its wish would be lost and its receipt delayed.
         popleft = self._queue.popleft
-        bytes_left = self._bytes_max
+        bytes_left, entries_left = self._bytes_max, self._entries_max
         adders: dict[Adder, tuple[int, int, list[bytes]]] = {}
         names: list[tuple[int, LedgerName]] = []
         began_s, oldest_s = _monotonic_s(), self._oldest_s
-        if len(self._queue) <= self._entries_max:
-            self._oldest_s = began_s
-        for _ in range(min(len(self._queue), self._entries_max)):
-            adder, entry_id, body = popleft()
+        self._oldest_s = began_s
+        # As many as are queued now: publishers add to the queue meanwhile.
+        for _ in range(len(self._queue)):
+            if bytes_left <= 0 or entries_left <= 0:
+                self._oldest_s = oldest_s
+                break
+            adder, first, bodies = popleft()
             # Grouped by adder: recovery reads the group as runs, and one `durable` call answers all entries
             # of one.
             batch = adders.get(adder)
             if batch is None:
-                adders[adder] = adder.ledger_id, entry_id, [body]
-                if entry_id == 0 and adder.name is not None:
+                adders[adder] = adder.ledger_id, first, bodies
+                if first == 0 and adder.name is not None:
                     names.append((adder.ledger_id, adder.name))
             else:
-                batch[2].append(body)
-            bytes_left -= len(body)
-            if bytes_left <= 0:
-                self._oldest_s = oldest_s
-                break
+                batch[2].extend(bodies)
+            bytes_left -= sum(map(len, bodies))
+            entries_left -= len(bodies)
+        self._entries_taken += self._entries_max - entries_left
         try:
             group = self.files.write(list(adders.values()), names, began_s - oldest_s)
         except DiskFull as error:
-            bodies = [body for _, _, bodies in adders.values() for body in bodies]
-            record_bytes = sum(map(len, bodies)) + len(bodies) * RECORD_PREFIX_BYTES
+            refused = [body for _, _, bodies in adders.values() for body in bodies]
+            record_bytes = sum(map(len, refused)) + len(refused) * RECORD_PREFIX_BYTES
             # Before it is reported: the loop resets this.
             self._is_refusing = True
             self._done.append(_Refused(error, list(adders), record_bytes))
@@ -380,9 +390,10 @@ class Journal:
         adders = dict.fromkeys(refused.adders)
         self.queued_bytes -= refused.record_bytes
         while self._queue:
-            adder, _, body = self._queue.popleft()
+            adder, _, bodies = self._queue.popleft()
             adders[adder] = None
-            self.queued_bytes -= len(body) + RECORD_PREFIX_BYTES
+            self.queued_bytes -= sum(map(len, bodies)) + len(bodies) * RECORD_PREFIX_BYTES
+            self._entries_taken += len(bodies)
         # First: adders that are told may add entries, which have right ids, or are refused by the bookie.
         self._on_full(refused.error)
         for adder in adders:

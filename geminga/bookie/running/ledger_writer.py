@@ -47,15 +47,20 @@ class LedgerWriter:
         self._durable = -1
         self._on_durable = on_durable
         self._on_failed = on_failed
-        # Bound once: the path of every entry pays for one call, without a look-up of the method.
+        # Bound once: the path of every run pays for one call, without a look-up of the method.
         self._enqueue = journal.append
         self._refusal: StorageError | None = None
         self._paused = False
         self._settled: trio.Event | None = None
 
     def append(self, body: bytes) -> int:
-        """Accept one entry and return its id. The entry is durable, and can be read, once `on_durable` was
-        called with this id or a higher one. Never waits: check `Bookie.has_room` first.
+        """Accept one entry and return its id: `append_run` with one body."""
+        return self.append_run([body])
+
+    def append_run(self, bodies: list[bytes]) -> int:
+        """Accept entries, at least one, and return the id of the first; the others follow it. They are
+        durable, and can be read, once `on_durable` was called with the last id or a higher one. Never waits:
+        check `Bookie.has_room` first. The list is the journal's from now on.
 
         Raises LedgerFenced after close, fence or delete, ReadOnly while the disk is full, StorageError after
         the disk has failed.
@@ -63,10 +68,10 @@ class LedgerWriter:
         if self._refusal is not None:
             # A new exception each time: a raised one collects a traceback for every publisher that meets it.
             raise type(self._refusal)(str(self._refusal))
-        entry_id = self.next_entry_id
-        self.next_entry_id = entry_id + 1
-        self._enqueue(self, entry_id, body)
-        return entry_id
+        first = self.next_entry_id
+        self.next_entry_id = first + len(bodies)
+        self._enqueue(self, first, bodies)
+        return first
 
     def close(self) -> None:
         """Refuse further entries. Accepted entries become durable and are reported as usual."""

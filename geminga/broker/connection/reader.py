@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 
 import trio
@@ -18,7 +18,7 @@ from geminga.broker.connection.session import Session
 from geminga.broker.connection.turns import SLICE_COMMANDS, TURN_S, Turn
 from geminga.broker.flow.publish_memory import PROGRESS_S, SMALL_FRAME_BYTES_MAX, LargeFrame, PublishMemory
 from geminga.wire import pulsar_pb2 as pb
-from geminga.wire.commands import BadFrame, Command
+from geminga.wire.commands import BadFrame, Command, Sends, singly
 from geminga.wire.parse import ack_parts
 
 # All of a chunk is cut into commands in one go, which no turn can interrupt, so the size of a chunk follows
@@ -101,13 +101,13 @@ class Reader:
             except BadFrame as error:
                 # What came before the bad frame was valid, and counts as if it had come in a chunk of its
                 # own.
-                await self._serve_singly(error.commands)
+                await self._serve_singly(singly(error.commands))
                 raise
-            count = commands_left = len(commands)
+            count = commands_left = decoder.frames
             chunk_bytes = len(chunk)
             del chunk  # or each connection that waits below would keep one
             if decoder.has_long_ack:
-                took_s = await self._serve_singly(commands)
+                took_s = await self._serve_singly(singly(commands))
                 commands_left = 0
             elif count > SLICE_COMMANDS:
                 cut_s = monotonic_s() - began_s
@@ -137,18 +137,21 @@ class Reader:
         and the duration of the longest slice.
         """
         session, turn, monotonic_s = self._session, self._turn, self._session.rooms.clock.monotonic_s
-        at, count, longest_s = 0, len(commands), 0.0
-        while count - at > SLICE_COMMANDS:
+        begin, frames, longest_s = 0, 0, 0.0
+        for at, command in enumerate(commands, 1):
+            frames += len(command.bodies) if isinstance(command, Sends) else 1
+            if frames < SLICE_COMMANDS or at == len(commands):
+                continue
             began_s = monotonic_s()
-            session.serve(commands[at : at + SLICE_COMMANDS])
+            session.serve(commands[begin:at])
             longest_s = max(longest_s, monotonic_s() - began_s)
-            at += SLICE_COMMANDS
-            if turn.is_over(SLICE_COMMANDS):
+            if turn.is_over(frames):
                 await turn.end()
-        session.serve(commands[at:])
-        return count - at, longest_s
+            begin, frames = at, 0
+        session.serve(commands[begin:])
+        return frames, longest_s
 
-    async def _serve_singly(self, commands: list[Command]) -> float:
+    async def _serve_singly(self, commands: Iterable[Command]) -> float:
         """Serve commands with an acknowledgement among them that may name 400,000 entries: 0.3 s in one turn.
         Nothing else of the connection is served between its parts. Returns the duration of the longest step.
         """

@@ -20,7 +20,7 @@ from geminga.broker.flow.slices import Pace
 from geminga.errors import GemingaError, ProtocolError, ServerError
 from geminga.wire import encoder
 from geminga.wire import pulsar_pb2 as pb
-from geminga.wire.commands import Ack, Flow, Send, UnknownCommand, request_id_of
+from geminga.wire.commands import Ack, Flow, Send, Sends, UnknownCommand, request_id_of
 from geminga.wire.decoder import Decoder
 
 if TYPE_CHECKING:
@@ -180,11 +180,13 @@ class Session:
 
     def serve(self, commands: Iterable[Any]) -> None:
         """Serve the decoder's commands in order. After a `ProtocolError` the connection must be closed."""
-        # A chain of comparisons by frequency, not the table of handlers: these three are nearly all commands,
+        # A chain of comparisons by frequency, not the table of handlers: these are nearly all commands,
         # and none of them may cost a task or a dictionary lookup of a handler.
         for command in commands:
             kind = type(command)
-            if kind is Send:
+            if kind is Sends:
+                self._sends(command)
+            elif kind is Send:
                 self._send(command)
             elif kind is Ack:
                 self._ack(command)
@@ -193,18 +195,26 @@ class Session:
             else:
                 self._request(kind, command)
 
-    # -- the hot three ---------------------------------------------------------------------------------------
+    # -- the hot ones ----------------------------------------------------------------------------------------
+
+    def _sends(self, sends: Sends) -> None:
+        publisher = self._publisher(sends.producer_id)
+        if not publisher.producer.closed:
+            publisher.topic.publishing.publish_run(publisher.producer, sends)
 
     def _send(self, send: Send) -> None:
-        publisher = self.producers.get(send.producer_id)
+        publisher = self._publisher(send.producer_id)
+        if not publisher.producer.closed:
+            publisher.topic.publishing.publish(publisher.producer, send)
+
+    def _publisher(self, producer_id: int) -> Publisher:
+        publisher = self.producers.get(producer_id)
         # An unknown id ends the connection, since no honest client gets here: it sends only after
         # PRODUCER_SUCCESS. It stays quiet about a closed producer, whose SENDs were on their way when it
         # was closed: the client sends them again after the next lookup.
         if publisher is None:
-            raise ProtocolError(f"SEND for producer {send.producer_id}, which this connection does not have")
-        producer = publisher.producer
-        if not producer.closed:
-            publisher.topic.publishing.publish(producer, send)
+            raise ProtocolError(f"SEND for producer {producer_id}, which this connection does not have")
+        return publisher
 
     def _ack(self, ack: Ack) -> None:
         attached = self.consumers.get(ack.consumer_id)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from geminga.broker.topic.dedup import SequenceIds
-from geminga.broker.topic.dedup_entries import PART, id_of, record_stored
+from geminga.broker.topic.dedup_entries import PART, ids_of, record_stored
 from geminga.errors import (
     CorruptData,
     GemingaError,
@@ -27,7 +27,7 @@ from geminga.managed_ledger.cursor.system_cursors import DEDUPLICATION_CURSOR
 
 if TYPE_CHECKING:
     from geminga.broker.policies.settings import BrokerSettings
-    from geminga.broker.topic.publish_context import PublishContext
+    from geminga.broker.topic.publish_run import PublishRun
     from geminga.clock import Clock
     from geminga.managed_ledger.chain.tasks import StartsTasks
     from geminga.managed_ledger.cursor.cursor import Cursor
@@ -171,9 +171,10 @@ class Deduplication:
             position = await self._replay(ids, position)
         # From here on there is no await, so no entry is accepted between this look and `self.ids`. Entries on
         # their way would otherwise be unknown, and a retry of one of them new.
-        for context in self._ledger.pending():
-            if (recorded := id_of(context)) != PART:
-                ids.pushed(context.producer.name, recorded)
+        for run in self._ledger.pending():
+            for recorded in ids_of(run):
+                if recorded != PART:
+                    ids.pushed(run.producer.name, recorded)
         self._cursor = cursor
         self.ids = ids
         self._snapshot_ms = self._clock.now_ms()
@@ -203,31 +204,29 @@ class Deduplication:
 
     # -- each entry ------------------------------------------------------------------------------------------
 
-    def confirmed(self, contexts: list[PublishContext]) -> None:
+    def confirmed(self, runs: list[PublishRun]) -> None:
         """These entries are durable."""
         ids = self.ids
         assert ids is not None
-        for context in contexts:
-            # None: it was accepted while deduplication was off, and is durable now that it is on.
-            recorded = context.recorded
-            if recorded is None:
-                recorded = id_of(context)
-            if recorded != PART:
-                ids.persisted(context.producer.name, recorded)
+        for run in runs:
+            for recorded in ids_of(run):
+                if recorded != PART:
+                    ids.persisted(run.producer.name, recorded)
         if self._settled is not None:
             self._wake_settled()
         if ids.changes >= self._settings.dedup_snapshot_entries:
             self._snapshot_soon()
 
-    def failed(self, contexts: list[PublishContext]) -> None:
+    def failed(self, runs: list[PublishRun]) -> None:
         """These entries will not be durable: their ids may be sent again."""
         ids = self.ids
         assert ids is not None
         # By identity, as chunks of a message share their sequence id.
-        gone = {id(context) for context in contexts}
-        pending = [context for context in self._ledger.pending() if id(context) not in gone]
-        for name in {context.producer.name for context in contexts}:
-            ids.failed(name, [id_of(context) for context in pending if context.producer.name == name])
+        gone = {id(run) for run in runs}
+        pending = [run for run in self._ledger.pending() if id(run) not in gone]
+        for name in {run.producer.name for run in runs}:
+            of_name = (run for run in pending if run.producer.name == name)
+            ids.failed(name, [recorded for run in of_name for recorded in ids_of(run)])
         self._wake_settled()
 
     # -- producers -------------------------------------------------------------------------------------------

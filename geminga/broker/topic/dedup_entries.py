@@ -12,7 +12,7 @@ from geminga.wire.commands import signed
 from geminga.wire.message_metadata import peek
 
 if TYPE_CHECKING:
-    from geminga.broker.topic.publish_context import PublishContext
+    from geminga.broker.topic.publish_run import PublishRun
     from geminga.wire.decoder import Send
 
 # All chunks of a message have the same sequence id. If the first one were recorded, the second would be taken
@@ -28,11 +28,14 @@ class DuplicateUndecided(ServiceNotReady):
     server_error = ServerError.UNKNOWN
 
 
-def id_of(context: PublishContext) -> int:
-    """The id to record for an entry, even for one that was accepted while deduplication was off."""
-    if context.recorded is not None:
-        return context.recorded
-    return max(signed(context.sequence_id), signed(context.highest_sequence_id))
+def ids_of(run: PublishRun) -> list[int]:
+    """The ids to record for the entries of a run, even of one that was accepted while deduplication was
+    off.
+    """
+    if run.recorded is not None:
+        return [run.recorded]
+    each = zip(run.sequence_ids, run.highest_sequence_ids, strict=True)
+    return [max(signed(sequence_id), signed(highest)) for sequence_id, highest in each]
 
 
 def admit(ids: SequenceIds, name: str, send: Send) -> int | None:

@@ -70,8 +70,10 @@ class _OwnProducer(Producer):
         if self.error is not None:
             raise self.error
 
-    def confirm(self, receipts: list[bytes]) -> None:
-        super().confirm(receipts)
+    def confirm(
+        self, sequence_ids: list[int], highest_sequence_ids: list[int], ledger_id: int, first_entry_id: int
+    ) -> None:
+        super().confirm(sequence_ids, highest_sequence_ids, ledger_id, first_entry_id)
         self.done.set()
 
     def confirm_duplicate(self, send: Send) -> None:

@@ -75,6 +75,7 @@ class Producer:
     __slots__ = (
         "_held",
         "_on_idle",
+        "_receipts",
         "access_mode",
         "address",
         "byte_rate",
@@ -82,7 +83,6 @@ class Producer:
         "client_version",
         "closed",
         "connected_since_ms",
-        "encode_receipt",
         "epoch",
         "given_up",
         "message_bytes_max",
@@ -142,7 +142,7 @@ class Producer:
         self.byte_rate = Rate()
         # One encoder for each producer: all its receipts share most of their bytes, and this runs for each
         # entry.
-        self.encode_receipt = encoder.ReceiptEncoder(producer_id).encode
+        self._receipts = encoder.ReceiptEncoder(producer_id)
         self._on_idle: Callable[[], None] | None = None
         self._held: HeldRefusals | None = None
         """None unless it holds a refusal."""
@@ -169,18 +169,37 @@ class Producer:
         self.pending += 1
         return None
 
+    def takes(self, sizes: list[int]) -> bool:
+        """Whether no entry with a right checksum, of these sizes, is refused by `take`."""
+        return max(sizes) <= self.message_bytes_max + limits.FRAME_PADDING_BYTES
+
+    def took(self, entries: int, messages: int, size_bytes: int) -> None:
+        """Count entries that the ledger has accepted as pending, in place of a `take` for each."""
+        self.messages_in += messages
+        self.bytes_in += size_bytes
+        self.pending += entries
+
     def untake(self) -> None:
         """Undo the last `take`: the topic has refused the entry."""
         # The counters of messages and bytes stay: they say what the client has sent.
         self.pending -= 1
 
-    def confirm(self, receipts: list[bytes]) -> None:
-        """Entries are durable: write their receipts, made by `encode_receipt`, the oldest entry first."""
-        # A list and not one receipt: a sync confirms a burst, and the outbox took as long for each receipt as
-        # the encoder did.
+    def confirm(
+        self, sequence_ids: list[int], highest_sequence_ids: list[int], ledger_id: int, first_entry_id: int
+    ) -> None:
+        """The oldest entries are durable, numbered from `first_entry_id`: write their receipts."""
+        # In one pass: a sync confirms a burst, and the outbox took as long for each receipt as the encoder.
+        ids = sequence_ids, highest_sequence_ids
+        receipts: bytes | list[bytes]
+        if self._held is None:
+            receipts = self._receipts.encode_all(*ids, ledger_id, first_entry_id)
+        else:
+            encode, each = self._receipts.encode, enumerate(zip(*ids, strict=True), first_entry_id)
+            single = [encode(*sequences, ledger_id, entry_id) for entry_id, sequences in each]
+            receipts = self._with_held(self._held, single)
         if not self.given_up:
-            self.outbox.write(receipts if self._held is None else self._with_held(self._held, receipts))
-        self.pending -= len(receipts)
+            self.outbox.write(receipts)
+        self.pending -= len(sequence_ids)
         if self.pending == 0 and self._on_idle is not None:
             self._on_idle()
 
@@ -190,7 +209,7 @@ class Producer:
         self.untake()
         if not self.given_up:
             self.outbox.write(
-                self.encode_receipt(send.sequence_id, send.highest_sequence_id, NOWHERE, NOWHERE)
+                self._receipts.encode(send.sequence_id, send.highest_sequence_id, NOWHERE, NOWHERE)
             )
 
     def fail(self, sequence_id: int, error: GemingaError) -> None:

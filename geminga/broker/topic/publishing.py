@@ -1,4 +1,4 @@
-"""The path of an entry from its producer into the managed ledger, and of its receipt back."""
+"""The path of entries from their producer into the managed ledger, and of their receipts back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from geminga.broker.flow.statistics import ENTRY_SIZE_BOUNDS, WRITE_LATENCY_BOUN
 from geminga.broker.topic.dedup_cursor import Deduplication
 from geminga.broker.topic.dedup_entries import PART, admit
 from geminga.broker.topic.producers import Producers
-from geminga.broker.topic.publish_context import PublishContext
+from geminga.broker.topic.publish_run import PublishRun
 from geminga.errors import GemingaError, NotAllowed, ServiceNotReady, StorageError
 from geminga.wire.message_metadata import peek_or_none, stamp, virtual_stamp
 from geminga.wire.stored_entry import may_be_delayed
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from geminga.broker.topic.rooms import Rooms
     from geminga.delivery_log.delivery_log import DeliveryLog
     from geminga.managed_ledger.managed_ledger import ManagedLedger
-    from geminga.wire.decoder import Send
+    from geminga.wire.decoder import Send, Sends
     from geminga.wire.peek import Peek
 
 log = logging.getLogger("geminga.broker")
@@ -35,7 +35,7 @@ class Publishing:
     """Handles each published entry of a topic, and counts entries. Call `apply` before the first entry.
 
     It is the managed ledger's listener, which reports durable and failed entries. Producers do not know it:
-    the session calls `publish` with the producer whose SEND it was.
+    the session calls `publish_run` or `publish` with the producer whose SENDs they were.
     """
 
     __slots__ = (
@@ -149,6 +149,37 @@ class Publishing:
 
     # -- down into the ledger --------------------------------------------------------------------------------
 
+    def publish_run(self, producer: Producer, sends: Sends) -> None:
+        """Take the entries as one run. Where one of them may have to be refused, or is judged by itself, take
+        them one by one as `publish` does.
+        """
+        bodies = sends.bodies
+        sizes = list(map(len, bodies))
+        if (
+            self.dedup.ids is None
+            and not self.closed
+            and producer.takes(sizes)
+            and (len(sizes) == 1 or len(sizes) <= self._ledger.run_entries_max())
+        ):
+            is_alone = producer.pending == 0
+            try:
+                self._pass_down(producer, sends.sequence_ids, sends.highest_sequence_ids, bodies, is_alone)
+            except GemingaError:
+                pass  # nothing was stored; each of them gets its answer below
+            else:
+                messages, size_bytes = sum(sends.num_messages), sum(sizes)
+                producer.took(len(sizes), messages, size_bytes)
+                if min(sizes) == max(sizes):
+                    self.entry_sizes.add(sizes[0], len(sizes))
+                else:
+                    for size in sizes:
+                        self.entry_sizes.add(size)
+                self._count(producer, messages, size_bytes)
+                return
+        for send in sends.singly():
+            if not producer.closed:
+                self.publish(producer, send)
+
     def publish(self, producer: Producer, send: Send) -> None:
         """Take one entry, or answer SEND_ERROR. Its receipt follows once it is durable."""
         error = producer.take(send)
@@ -168,8 +199,6 @@ class Publishing:
 
         Raises `GemingaError` if the topic takes no more entries; then nothing was stored.
         """
-        # Plain calls from here into the journal's queue: a task or an await for each entry would cost more
-        # than all of this.
         if self.closed:
             self.check_open()
         recorded = PART if send.is_chunk else None
@@ -184,61 +213,95 @@ class Publishing:
                 # A receipt and no error: the client resent the entry because it missed the first receipt.
                 producer.confirm_duplicate(send)
                 return
-        # Entries come in bursts, so most of them share the stamp of their millisecond and the time from which
-        # their latency is counted. That time is exact for an entry that is alone on its way.
-        now_ms = self._clock.now_ms()
-        if now_ms != self._stamp_ms or producer.pending == 1:
-            self._stamp_ms = now_ms
-            self._stamp = self._stamp_of(now_ms)
-            self._accepted_s = self._clock.monotonic_s()
-        # In front, so that the client's bytes and their checksum stay as they are. Every entry has had its
-        # stamp from the first release on: expiry by the broker's time can be computed from what is on disk.
         body = send.headers_and_payload
-        stored = self._stamp + body
-        # Most entries need no parsing here. If one is parsed, the result goes along with it, so that neither
-        # the tail cache's readers nor the delivery log parse it again.
-        parsed = None
-        deliver_at_ms = 0
-        # Without a limit and without a shared index that is fed here, the first reader finds the due time.
-        asks_delay = self._delay_max_ms or self._delays.feeds
-        if self._delivery_log is not None or (asks_delay and may_be_delayed(stored)):
-            parsed = peek_or_none(stored)
-            if parsed is not None and asks_delay and parsed.deliver_at_ms:
-                deliver_at_ms = self._delivery_time(parsed)
-        context = PublishContext(
-            producer,
-            send.sequence_id,
-            send.highest_sequence_id,
-            self._accepted_s,
-            recorded,
-            parsed,
-            deliver_at_ms,
-        )
-        self._ledger.append(stored, context, parsed)
-        # A publisher with nothing else in flight may be waiting for this receipt, so its entry does not wait
-        # for others to share a sync. One with more in flight keeps a pace: an entry of it once had a sync of
-        # its own each time, which only cost CPU.
-        if producer.pending == 1:
-            self._rooms.bookie.journals.hurry()
+        sequence_ids, highest = [send.sequence_id], [send.highest_sequence_id]
+        self._pass_down(producer, sequence_ids, highest, [body], producer.pending == 1, recorded)
         # After `append`, which may refuse the entry: the id of an entry that is not on its way would make the
         # client's retry undecidable.
         if ids is not None and recorded is not None and recorded != PART:
             ids.pushed(producer.name, recorded)
         self.entry_sizes.add(len(body))
-        self.messages_in += send.num_messages
-        self.bytes_in += len(body)
+        self._count(producer, send.num_messages, len(body))
+        if send.is_chunk:
+            self.chunks_in += 1
+
+    def _pass_down(
+        self,
+        producer: Producer,
+        sequence_ids: list[int],
+        highest_sequence_ids: list[int],
+        bodies: list[bytes],
+        is_alone: bool,
+        recorded: int | None = None,
+    ) -> None:
+        """Pass entries to the ledger, each with the broker's stamp. `is_alone`: the producer has nothing else
+        on its way. Raises `GemingaError` if the topic does not take them; then nothing was stored.
+        """
+        # Plain calls from here into the journal's queue: a task or an await would cost more than all of this.
+        # Entries come in bursts, so most of them share the stamp of their millisecond and the time from which
+        # their latency is counted. That time is exact for entries that are alone on their way.
+        now_ms = self._clock.now_ms()
+        if now_ms != self._stamp_ms or is_alone:
+            self._stamp_ms = now_ms
+            self._stamp = self._stamp_of(now_ms)
+            self._accepted_s = self._clock.monotonic_s()
+        # In front, so that the client's bytes and their checksum stay as they are. Every entry has had its
+        # stamp from the first release on: expiry by the broker's time can be computed from what is on disk.
+        stamp = self._stamp
+        stored = [stamp + body for body in bodies]
+        # Most entries need no parsing here. If one is parsed, the result goes along with it, so that neither
+        # the tail cache's readers nor the delivery log parse it again.
+        # Without a limit and without a shared index that is fed here, the first reader finds the due time.
+        parsed = due_times_ms = None
+        asks_delay = self._delay_max_ms > 0 or self._delays.feeds
+        if asks_delay or self._delivery_log is not None:
+            parsed, due_times_ms = self._look_at(stored, asks_delay)
+        run = PublishRun(
+            producer,
+            sequence_ids,
+            highest_sequence_ids,
+            self._accepted_s,
+            recorded,
+            parsed,
+            due_times_ms,
+        )
+        self._ledger.append(stored, run, parsed)
+        # A publisher with nothing else in flight may be waiting for this receipt, so its entry does not wait
+        # for others to share a sync. One with more in flight keeps a pace: an entry of it once had a sync of
+        # its own each time, which only cost CPU.
+        if is_alone:
+            self._rooms.bookie.journals.hurry()
         self.last_publish_ms = now_ms
-        # The entry is accepted even if it exceeds a limit: the client has sent it and waits for its receipt.
+
+    def _look_at(
+        self, stored: list[bytes], asks_delay: bool
+    ) -> tuple[list[Peek | None] | None, list[int] | None]:
+        """The metadata and due times, as in `PublishRun`, that the delivery log or the delays need of these
+        entries. Raises as `_delivery_time`.
+        """
+        parsed: list[Peek | None] = [None] * len(stored)
+        due_times_ms = [0] * len(stored)
+        is_logged = self._delivery_log is not None
+        for i, body in enumerate(stored):
+            if is_logged or may_be_delayed(body):
+                parsed[i] = seen = peek_or_none(body)
+                if seen is not None and asks_delay and seen.deliver_at_ms:
+                    due_times_ms[i] = self._delivery_time(seen)
+        return (parsed if any(parsed) else None), (due_times_ms if any(due_times_ms) else None)
+
+    def _count(self, producer: Producer, messages: int, size_bytes: int) -> None:
+        """Count entries that the ledger has accepted, and throttle their producer beyond the limits."""
+        self.messages_in += messages
+        self.bytes_in += size_bytes
+        # Entries are accepted even if they exceed a limit: the client has sent them and waits for receipts.
         # The limits decide when its connection is read again.
         if self._limits:
             now_s = self._clock.monotonic_s()
             for limit in self._limits:
-                until_s = limit.take(send.num_messages, len(body), now_s)
+                until_s = limit.take(messages, size_bytes, now_s)
                 if until_s > now_s:
                     self.throttled += 1
                     producer.throttle(until_s)
-        if send.is_chunk:
-            self.chunks_in += 1
 
     def _delivery_time(self, metadata: Peek) -> int:
         """The due time of an entry; 0: at once. Raises NotAllowed if the time is too far in the future."""
@@ -250,7 +313,7 @@ class Publishing:
 
     # -- back up to producers and subscriptions --------------------------------------------------------------
 
-    def on_confirmed(self, ledger_id: int, first_entry_id: int, contexts: list[PublishContext]) -> None:
+    def on_confirmed(self, ledger_id: int, first_entry_id: int, contexts: list[PublishRun]) -> None:
         """The ledger's entries from `first_entry_id` on are durable: write receipts, then wake consumers."""
         # Subscriptions come last: they may read at once, and the delayed index has to know an entry before a
         # dispatcher reads it.
@@ -258,58 +321,50 @@ class Publishing:
             self.dedup.confirmed(contexts)
         if self._delivery_log is not None:
             self._delivery_log.published(self._name, ledger_id, first_entry_id, contexts)
-        is_delayed = self._send_receipts(ledger_id, first_entry_id, contexts)
-        if is_delayed:
-            # Fed here, the shared index lets all subscriptions skip the entry until it is due, and it is read
-            # once. Without this each of them would read it now only to learn its due time.
-            self._delays.appended(ledger_id, first_entry_id, [context.deliver_at_ms for context in contexts])
+        self._send_receipts(ledger_id, first_entry_id, contexts)
         for subscription in self._subscriptions.values():
             subscription.entries_available()
 
-    def _send_receipts(self, ledger_id: int, first_entry_id: int, contexts: list[PublishContext]) -> bool:
-        """Write the receipts of durable entries and record their latencies. True if one of them has a due
-        time.
-        """
-        # One list of receipts for a run of entries of one producer, one latency for those of one millisecond:
-        # with calls for each entry they were a tenth of what a message costs.
-        entry_id = first_entry_id
+    def _send_receipts(self, ledger_id: int, first_entry_id: int, runs: list[PublishRun]) -> None:
+        """Write the receipts of durable entries, record their latencies, and feed the delayed index."""
+        # One call for the runs of one producer, one latency for those of one millisecond: with calls for each
+        # entry they were a tenth of what a message costs.
         now_s = self._clock.monotonic_s()
-        producer = contexts[0].producer
-        encode = producer.encode_receipt
-        receipts: list[bytes] = []
-        accepted_s = contexts[0].accepted_s
-        accepted = 0
-        due_times = 0
-        for context in contexts:
-            if context.producer is not producer:
-                producer.confirm(receipts)
-                producer = context.producer
-                encode = producer.encode_receipt
-                receipts = []
-            receipts.append(encode(context.sequence_id, context.highest_sequence_id, ledger_id, entry_id))
-            if context.accepted_s != accepted_s:
-                self._count_latency((now_s - accepted_s) * 1000, accepted)
-                accepted_s = context.accepted_s
-                accepted = 0
-            accepted += 1
-            entry_id += 1
-            due_times |= context.deliver_at_ms
-        producer.confirm(receipts)
-        self._count_latency((now_s - accepted_s) * 1000, accepted)
-        return due_times != 0
+        producer, accepted_s = runs[0].producer, runs[0].accepted_s
+        sequence_ids: list[int] = []
+        highest_sequence_ids: list[int] = []
+        entry_id = receipts_from = latency_from = first_entry_id
+        for run in runs:
+            if run.producer is not producer:
+                producer.confirm(sequence_ids, highest_sequence_ids, ledger_id, receipts_from)
+                producer, receipts_from = run.producer, entry_id
+                sequence_ids, highest_sequence_ids = [], []
+            if run.accepted_s != accepted_s:
+                self._count_latency((now_s - accepted_s) * 1000, entry_id - latency_from)
+                accepted_s, latency_from = run.accepted_s, entry_id
+            sequence_ids += run.sequence_ids
+            highest_sequence_ids += run.highest_sequence_ids
+            if run.due_times_ms is not None:
+                # Fed here, the shared index lets all subscriptions skip the entry until it is due, and it is
+                # read once. Without this each of them would read it now only to learn its due time.
+                self._delays.appended(ledger_id, entry_id, run.due_times_ms)
+            entry_id += len(run.sequence_ids)
+        producer.confirm(sequence_ids, highest_sequence_ids, ledger_id, receipts_from)
+        self._count_latency((now_s - accepted_s) * 1000, entry_id - latency_from)
 
     def _count_latency(self, latency_ms: float, count: int) -> None:
         self.write_latencies.add(latency_ms, count)
         self._rooms.figures.publishes.add(latency_ms, count)
 
-    def on_add_failed(self, error: GemingaError, contexts: list[PublishContext]) -> None:
+    def on_add_failed(self, error: GemingaError, contexts: list[PublishRun]) -> None:
         """These entries will never be durable: their producers get errors instead of receipts."""
-        self.add_errors += len(contexts)
-        for context in contexts:
-            context.producer.fail(context.sequence_id, error)
+        for run in contexts:
+            self.add_errors += len(run.sequence_ids)
+            for sequence_id in run.sequence_ids:
+                run.producer.fail(sequence_id, error)
         if self.dedup.ids is not None:
             self.dedup.failed(contexts)
-            names = {context.producer.name for context in contexts}
+            names = {run.producer.name for run in contexts}
             for producer in self.producers:
                 if producer.name in names:
                     self._after_refusal(producer, error)
@@ -327,16 +382,16 @@ class Publishing:
         """Fail every producer with an entry that was accepted before then and is not durable."""
         # [managedLedgerAddEntryTimeoutSeconds] The journal is not touched: a sync that takes long may still
         # succeed. Only the oldest entry is looked at, since entries become durable in order.
-        oldest: PublishContext | None = self._ledger.oldest_pending()
+        oldest: PublishRun | None = self._ledger.oldest_pending()
         if oldest is None or oldest.accepted_s >= accepted_before_s:
             return
         error = StorageError(f"{self._name}: not durable after {self._rooms.settings.write_timeout_s:g} s")
-        for context in self._ledger.pending():
-            if context.accepted_s >= accepted_before_s:
+        for run in self._ledger.pending():
+            if run.accepted_s >= accepted_before_s:
                 break
-            producer = context.producer
+            producer = run.producer
             if not producer.given_up:
                 log.error("%s: producer %s is disconnected: %s", self._name, producer.name, error)
-                producer.give_up(context.sequence_id, error)
+                producer.give_up(run.sequence_ids[0], error)
                 if not producer.closed:
                     self.producers.disconnect(producer)

@@ -1,4 +1,4 @@
-"""The writing end of a managed ledger: appends and confirmations, with few list operations per entry.
+"""The writing end of a managed ledger: appends and confirmations of runs of entries.
 
 No method waits. When a ledger is full, the state becomes `ROLLING` until its last confirmations arrive. Then
 the owner of the appender is woken to make the next ledger durable and pass it to `open_ledger`; entries
@@ -8,7 +8,7 @@ queue meanwhile.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -38,6 +38,13 @@ def _nothing() -> None:
     pass
 
 
+def _kept(bodies: list[bytes], parsed: Sequence[Parsed | None] | None) -> list[bytes | Parsed]:
+    """The slots of a run's entries in the tail cache."""
+    if parsed is None:
+        return list(bodies)
+    return [body if peek is None else peek for body, peek in zip(bodies, parsed, strict=True)]
+
+
 class Appender:
     """State, open ledger and unconfirmed entries of one managed ledger."""
 
@@ -54,7 +61,6 @@ class Appender:
         "_roll_check_entry_id",
         "_room",
         "_run",
-        "_run_append",
         "_tail_cache",
         "_wake",
         "_warned_of_length",
@@ -71,6 +77,7 @@ class Appender:
         "name",
         "settings",
         "state",
+        "unconfirmed",
     )
 
     def __init__(
@@ -117,12 +124,13 @@ class Appender:
         # opening could count the ledger's entries before the last ones are there.
         self._newest_writer: LedgerWriter | None = None
         self._warned_of_length = False
-        self._pending: list[Any] = []
-        """Contexts of entries that the bookie has and has not confirmed, in order."""
-        self._queue: list[tuple[bytes, Any, Parsed | None]] = []
-        """Entries that wait for the next ledger: body, context, parsed metadata."""
+        self._pending: list[tuple[Any, int]] = []
+        """Contexts of runs that the bookie has and has not confirmed, in order, with their entries."""
+        self.unconfirmed = 0
+        """Entries that the bookie has and has not confirmed."""
+        self._queue: list[tuple[list[bytes], Any, Sequence[Parsed | None] | None]] = []
+        """Runs that wait for the next ledger: bodies, context, parsed metadata."""
         self._run: TailRun | None = None
-        self._run_append: Callable[[bytes | Parsed], None] | None = None
         self._roll_check_entry_id = 0
         self._drained: trio.Event | None = None
         """Set only while a task waits, because an idle topic should cost little."""
@@ -154,44 +162,59 @@ class Appender:
         return self._closed_bytes + self.ledger_bytes
 
     @property
-    def unconfirmed(self) -> int:
-        """Entries that the bookie has and has not confirmed."""
-        return len(self._pending)
-
-    @property
     def pending_adds(self) -> int:
         """Entries that are accepted and not confirmed, including queued ones."""
-        return len(self._pending) + len(self._queue)
+        return self.unconfirmed + sum(len(bodies) for bodies, _, _ in self._queue)
 
     def oldest_pending(self) -> Any:
-        """The context of the entry that has waited longest for its confirmation; None if none waits."""
+        """The context of the run that has waited longest for its confirmation; None if none waits."""
         if self._pending:
-            return self._pending[0]
+            return self._pending[0][0]
         return self._queue[0][1] if self._queue else None
 
     def pending(self) -> Iterator[Any]:
-        """The contexts of all waiting entries, the oldest first."""
-        yield from self._pending
+        """The contexts of all waiting runs, the oldest first."""
+        for context, _ in self._pending:
+            yield context
         for _, context, _ in self._queue:
             yield context
 
     # -- down -------------------------------------------------------------------------------------------
 
-    def append(self, body: bytes, context: Any, parsed: Parsed | None = None) -> None:
-        """Accept one entry. The listener gets `context` back: confirmed once the entry is durable, or
-        failed. `parsed` is what readers at the tail find in `Entry.peek`. Synchronous; entries keep their
-        order, even across ledgers.
-
-        Raises TopicTerminated, ServiceNotReady (closing) or StorageError; then the entry was not accepted
-        and its context is not given back. Never waits, and never refuses an entry for lack of memory: the
-        readers of publishers' sockets prevent that.
+    def run_entries_max(self) -> int:
+        """How many entries may be appended together now; at least 1. A longer run would pass the end of a
+        ledger.
         """
         writer = self._writer
         if writer is None:
-            self._append_later(body, context, parsed)
+            return 1
+        # Beyond the limit the ledger is full and too young: it ends some time after a check, at no certain
+        # entry.
+        left = self.settings.ledger_entries_max - writer.next_entry_id
+        return left if left > 0 else ROLL_CHECK_ENTRIES
+
+    def append(
+        self, bodies: list[bytes], context: Any, parsed: Sequence[Parsed | None] | None = None
+    ) -> None:
+        """Accept entries, at least one and at most `run_entries_max()`. The listener gets `context` back,
+        once: confirmed when all of them are durable, or failed. `parsed` is what readers at the tail find in
+        `Entry.peek`. Synchronous; entries keep their order, even across ledgers. The lists may not be changed
+        afterwards.
+
+        Raises TopicTerminated, ServiceNotReady (closing) or StorageError; then no entry was accepted and the
+        context is not given back. Never waits, and never refuses an entry for lack of memory: the readers of
+        publishers' sockets prevent that.
+        """
+        writer = self._writer
+        if writer is None:
+            self._append_later(bodies, context, parsed)
             return
+        keep = self._run
         try:
-            entry_id = writer.append(body)
+            # Before the append, after which the list is the journal's.
+            kept = None if keep is None else _kept(bodies, parsed)
+            count, size_bytes = len(bodies), sum(map(len, bodies))
+            first = writer.append_run(bodies)
         # Fencing here would close every topic on a full disk, where readers and acknowledgements must go on.
         except ReadOnly:
             raise  # it passes, and nothing that was accepted is affected
@@ -200,25 +223,27 @@ class Appender:
             raise
         # After the append: had it raised, the context would never be confirmed, and every later confirmation
         # would be given to the entry before its own.
-        self._pending.append(context)
-        self.ledger_bytes += len(body)
-        keep = self._run_append
-        if keep is not None:
-            keep(body if parsed is None else parsed)
-        # Compared by entry id, so that the usual entry pays one comparison for all three rules of rollover. A
+        self._pending.append((context, count))
+        self.unconfirmed += count
+        self.ledger_bytes += size_bytes
+        if keep is not None and kept is not None:
+            keep.slots.extend(kept)
+        # Compared by entry id, so that the usual run pays one comparison for all three rules of rollover. A
         # ledger that is full by size is found at its confirmation.
-        if entry_id >= self._roll_check_entry_id:
-            self.roll_if_full(entry_id + 1)
+        if first + count > self._roll_check_entry_id:
+            self.roll_if_full(first + count)
 
-    def _append_later(self, body: bytes, context: Any, parsed: Parsed | None) -> None:
+    def _append_later(
+        self, bodies: list[bytes], context: Any, parsed: Sequence[Parsed | None] | None
+    ) -> None:
         state = self.state
         if self.full is not None:
             raise ReadOnly(str(self.full))
         if state in QUEUEING:
             # Counted, not refused: the bytes have been read from the socket. The publisher's connection is
             # what waits.
-            self._room.take(len(body))
-            self._queue.append((body, context, parsed))
+            self._room.take(sum(map(len, bodies)))
+            self._queue.append((bodies, context, parsed))
         elif state is State.TERMINATED:
             raise TopicTerminated(f"{self.name} was already terminated")
         else:
@@ -254,14 +279,8 @@ class Appender:
         ledger_id = chain.ids[-1]
         first = chain.counts[ledger_id]
         count = last_entry_id + 1 - first
-        contexts = self._pending
-        assert 0 < count <= len(contexts), f"{ledger_id}:{last_entry_id} confirmed, {first} was expected"
-        # The usual case takes the list over instead of copying it: one group confirms all that is pending.
-        if count == len(contexts):
-            self._pending = []
-        else:
-            contexts = contexts[:count]
-            del self._pending[:count]
+        assert 0 < count <= self.unconfirmed, f"{ledger_id}:{last_entry_id} confirmed, {first} was expected"
+        contexts = self._take_pending(count)
         # Chain and last confirmed first: the listener wakes subscriptions, which read up to there at once.
         chain.confirm(last_entry_id + 1)
         self.last_confirmed = Position(ledger_id, last_entry_id)
@@ -274,6 +293,24 @@ class Appender:
         elif not self._pending:
             self._wake_drained()
             self._wake()
+
+    def _take_pending(self, count: int) -> list[Any]:
+        """Remove the runs that have the first `count` unconfirmed entries; returns their contexts."""
+        pending = self._pending
+        # The usual case: one group confirms all that is pending.
+        if count == self.unconfirmed:
+            self._pending = []
+            self.unconfirmed = 0
+            return [context for context, _ in pending]
+        runs = left = 0
+        while left < count:
+            left += pending[runs][1]
+            runs += 1
+        assert left == count, f"{self.name}: a part of a run was confirmed"
+        contexts = [context for context, _ in pending[:runs]]
+        del pending[:runs]
+        self.unconfirmed -= count
+        return contexts
 
     def _wake_drained(self) -> None:
         if self._drained is not None:
@@ -288,9 +325,9 @@ class Appender:
         if not self._pending:
             return
         # The ledger continues with the ids of these entries, so what the tail cache has of them is outdated.
-        contexts, self._pending = self._pending, []
         confirmed = self._chain.counts[self._chain.ids[-1]]
-        self.ledger_bytes = self.ledger_bytes * confirmed // (confirmed + len(contexts))
+        self.ledger_bytes = self.ledger_bytes * confirmed // (confirmed + self.unconfirmed)
+        contexts = self._take_pending(self.unconfirmed)
         if self.caching and self._writer is not None:
             self.cache(False)
             self.cache(True)
@@ -325,8 +362,9 @@ class Appender:
         self.refuse()
         # Before the lists are emptied by anything else: a context that is neither confirmed nor failed leaves
         # its publisher waiting until its own timeout.
-        self._fail(self._pending, error)
+        self._fail([context for context, _ in self._pending], error)
         self._pending = []
+        self.unconfirmed = 0
         self.fail_queue(error)
         self._wake_drained()
         self._wake()
@@ -339,9 +377,9 @@ class Appender:
         """Fail the queued entries, because no ledger will come for them."""
         self._fail([context for _, context, _ in self._take_queue()], error)
 
-    def _take_queue(self) -> list[tuple[bytes, Any, Parsed | None]]:
+    def _take_queue(self) -> list[tuple[list[bytes], Any, Sequence[Parsed | None] | None]]:
         queue, self._queue = self._queue, []
-        self._room.give(sum(len(body) for body, _, _ in queue))
+        self._room.give(sum(len(body) for bodies, _, _ in queue for body in bodies))
         return queue
 
     # -- ledgers ----------------------------------------------------------------------------------------
@@ -363,7 +401,7 @@ class Appender:
         self._closed_bytes += self.ledger_bytes
         self.ledger_bytes = 0
         self._roll_check_entry_id = self.settings.ledger_entries_max - 1
-        self._run = self._run_append = None
+        self._run = None
         self._writer = self._newest_writer = bookie.create_ledger(
             ledger_id,
             on_durable=self._on_durable,
@@ -375,9 +413,9 @@ class Appender:
         # on.
         self.cache(self.caching)
         queue = self._take_queue()
-        for i, (body, context, parsed) in enumerate(queue):
+        for i, (bodies, context, parsed) in enumerate(queue):
             try:
-                self.append(body, context, parsed)
+                self.append(bodies, context, parsed)
             except GemingaError as error:
                 # These were accepted when they were queued: they are failed here, not by raising.
                 self._fail([context for _, context, _ in queue[i:]], error)
@@ -470,7 +508,6 @@ class Appender:
             return
         if wanted and self._run is None:
             self._run = self._tail_cache.open_run(writer.ledger_id, writer.next_entry_id, self._first_needed)
-            self._run_append = self._run.slots.append
         elif not wanted and self._run is not None:
             self._tail_cache.discard(writer.ledger_id)
-            self._run = self._run_append = None
+            self._run = None

@@ -304,30 +304,31 @@ BUGS = (
         "a-receipt-for-what-is-not-stored",
         "journal",
         PUBLISHING,
-        "        self._ledger.append(stored, context, parsed)\n",
-        "        if send.sequence_id % 4 == 2 and producer.pending == 1:\n"
-        "            ids = send.sequence_id, send.highest_sequence_id\n"
-        "            producer.confirm([producer.encode_receipt(*ids, 0, 0)])\n"
+        "        self._ledger.append(stored, run, parsed)\n",
+        "        if sequence_ids[0] % 4 == 2 and is_alone:\n"
+        "            producer.confirm(sequence_ids, highest_sequence_ids, 0, 0)\n"
         "            return\n"
-        "        self._ledger.append(stored, context, parsed)\n",
+        "        self._ledger.append(stored, run, parsed)\n",
         "pulsar-25996",
     ),
     Bug(
         "receipts-name-the-next-entry",
         "journal",
         PUBLISHING,
-        "context.highest_sequence_id, ledger_id, entry_id))",
-        "context.highest_sequence_id, ledger_id, entry_id + 1))",
+        "ledger_id, receipts_from)\n        self._count_latency",
+        "ledger_id, receipts_from + 1)\n        self._count_latency",
         "pause",
     ),
     Bug(
         "a-byte-of-some-messages-is-changed",
         "journal",
         PUBLISHING,
-        "        stored = self._stamp + body\n",
-        "        if send.sequence_id % 64 == 9:\n"
-        "            body = bytes(body[:-1]) + bytes([body[-1] ^ 1])\n"
-        "        stored = self._stamp + body\n",
+        "        stored = [stamp + body for body in bodies]\n",
+        "        bodies = [\n"
+        "            bytes(body[:-1]) + bytes([body[-1] ^ 1]) if sequence_id % 64 == 9 else body\n"
+        "            for sequence_id, body in zip(sequence_ids, bodies, strict=True)\n"
+        "        ]\n"
+        "        stored = [stamp + body for body in bodies]\n",
         "slow-disk",
     ),
     Bug(
@@ -480,7 +481,7 @@ BUGS = (
         "receipts-come-three-seconds-late",
         "journal",
         PRODUCER,
-        "self.outbox.write(receipts if self._held is None else self._with_held(self._held, receipts))\n",
+        "self.outbox.write(receipts)\n",
         "import trio\n"
         "            if not hasattr(Producer, 'late'):\n"
         "                Producer.late = []\n"

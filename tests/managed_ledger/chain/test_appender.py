@@ -20,9 +20,9 @@ class Writer:
         self.ledger_id = ledger_id
         self.next_entry_id = 0
 
-    def append(self, body: bytes) -> int:
-        self.next_entry_id += 1
-        return self.next_entry_id - 1
+    def append_run(self, bodies: list[bytes]) -> int:
+        self.next_entry_id += len(bodies)
+        return self.next_entry_id - len(bodies)
 
     def close(self) -> None:
         pass
@@ -49,14 +49,14 @@ def test_a_new_ledger_does_not_move_the_last_confirmed_entry() -> None:
     appender.become(State.CREATING)
     appender.open_ledger(cast("Bookie", bookie), 1, "/t")
     assert appender.last_confirmed == Position(1, -1), "the first ledger of an opening"
-    appender.append(b"one", None)
-    appender.append(b"two", None)
+    appender.append([b"one"], None)
+    appender.append([b"two"], None)
     bookie.on_durable(1)
     assert appender.last_confirmed == Position(1, 1)
     assert appender.state is State.ROLLING
     appender.become(State.CREATING)
     appender.open_ledger(cast("Bookie", bookie), 2, "/t")
     assert appender.last_confirmed == Position(1, 1), "nothing of the second one is durable"
-    appender.append(b"three", None)
+    appender.append([b"three"], None)
     bookie.on_durable(0)
     assert appender.last_confirmed == Position(2, 0)

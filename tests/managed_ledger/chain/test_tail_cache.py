@@ -70,7 +70,7 @@ async def test_what_was_parsed_goes_along_while_an_entry_waits_for_the_next_ledg
         await ledger.open_cursor("c", initial="earliest")
         parsed = [ParsedBody(b"%d" % number) for number in range(3)]
         for one in parsed:
-            ledger.append(one.body, None, one)
+            ledger.append([one.body], None, [one])
         assert ledger.listener.confirmed == {}
         await ledger.listener.settled(3)
         (entry,) = ledger.read_cached(ledger.last_confirmed, 1, 1 << 20)

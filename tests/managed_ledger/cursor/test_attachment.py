@@ -168,7 +168,7 @@ async def test_cursor_record_that_is_not_ours_fences_this_topic_alone(
         assert ledger.state is State.FENCED
         assert "persistent://public/default/orders is FENCED" in caplog.text
         with pytest.raises(ServiceNotReady, match="fenced"):
-            ledger.append(b"late", None)
+            ledger.append([b"late"], None)
         before = rows(r)
         assert await every_change(ledger, cursor) == [ServiceNotReady] * 7
         assert rows(r) == before
@@ -196,7 +196,7 @@ async def test_chain_record_that_cannot_be_written_fences_and_fails_what_waits(
         else:
             monkeypatch.setattr(store, "VALUE_BYTES_MAX", 100)
         for body in bodies(20):
-            ledger.append(body, body)
+            ledger.append([body], body)
         await ledger.listener.settled(20)
         with trio.fail_after(10):
             await ledger.listener.fenced.wait()
@@ -238,7 +238,7 @@ async def test_fenced_with_entries_on_their_way_opens_again_with_a_fixed_end(
 
         monkeypatch.setattr(RealFile, "write_synced", late)
         for body in bodies(200):
-            ledger.append(body, body)
+            ledger.append([body], body)
         with pytest.raises(BadVersion):
             await ledger.life.set_properties({"x": "1"})
         assert len(ledger.listener.failed) == 200
