@@ -3,8 +3,10 @@
     git worktree add --detach ../before SOME_COMMIT
     python bench/many_subscriptions.py ../before --topics 100
     python bench/many_subscriptions.py ../before --topics 1000 --turns 15
+    python bench/many_subscriptions.py ../before --topics 1 --connections 1000
 
-Each topic has a producer and a consumer. Messages go to one topic after the other at a given rate, and each
+Each topic has a producer and a consumer. With more connections than topics, each connection has a producer of
+its own. Messages go to one topic after the other at a given rate, and each
 is acknowledged when it comes. Both brokers run all the time and are loaded in turns. Then each topic gets one
 message, and nothing more is published: the groups of the journal in the seconds after it are those of the
 cursors. CPU is that of all threads of the broker. Linux.
@@ -43,19 +45,27 @@ class Used(NamedTuple):
 class Load:
     """The clients of one broker."""
 
-    def __init__(self, broker: Broker, web_port: int, topics: int) -> None:
+    def __init__(self, broker: Broker, web_port: int, topics: int, connections: int) -> None:
         self._broker = broker
         self._web_port = web_port
-        self._client = pulsar.Client(broker.url, io_threads=1, message_listener_threads=1, logger=_quiet())
+        self._clients = [
+            pulsar.Client(broker.url, io_threads=1, message_listener_threads=1, logger=_quiet())
+            for _ in range(connections)
+        ]
         self._acknowledged = 0
         self._all = threading.Event()
         self._wanted = 0
         names = [f"persistent://public/default/many-{number}" for number in range(topics)]
         self._consumers = [
-            self._client.subscribe(name, "s", receiver_queue_size=10, message_listener=self._acknowledge)
+            self._clients[0].subscribe(name, "s", receiver_queue_size=100, message_listener=self._acknowledge)
             for name in names
         ]
-        self._producers = [self._client.create_producer(name, batching_enabled=False) for name in names]
+        self._producers = [
+            self._clients[number % connections].create_producer(
+                names[number % topics], batching_enabled=False
+            )
+            for number in range(max(topics, connections))
+        ]
 
     def _acknowledge(self, consumer: pulsar.Consumer, message: pulsar.Message) -> None:
         consumer.acknowledge(message)
@@ -94,7 +104,8 @@ class Load:
         return (self._groups() - groups) / (time.monotonic() - began_s)
 
     def close(self) -> None:
-        self._client.close()
+        for client in self._clients:
+            client.close()
 
 
 def _sent(result: pulsar.Result, _: pulsar.MessageId) -> None:
@@ -110,6 +121,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("other", type=Path, help="the other checkout")
     parser.add_argument("--topics", type=int, default=100)
+    parser.add_argument("--connections", type=int, default=1, help="of publishers")
     parser.add_argument("--rate", type=int, default=1000, help="messages a second over all topics")
     parser.add_argument("--seconds", type=float, default=4.0, help="of each turn")
     parser.add_argument("--turns", type=int, default=8)
@@ -123,7 +135,10 @@ def main() -> None:
     try:
         for number, checkout in enumerate((CHECKOUT, options.other.resolve())):
             brokers.append(start(checkout, directory / str(number), number))
-        loads = [Load(broker, 8000 + number, options.topics) for number, broker in enumerate(brokers)]
+        loads = [
+            Load(broker, 8000 + number, options.topics, options.connections)
+            for number, broker in enumerate(brokers)
+        ]
         for load in loads:
             load.run(options.rate, 1.0)
         for turn in range(options.turns):
@@ -140,6 +155,7 @@ def main() -> None:
     here, there = found
     figures = {
         "topics": options.topics,
+        "connections": options.connections,
         "here_us": statistics.median(used.cpu_us for used in here),
         "there_us": statistics.median(used.cpu_us for used in there),
         "ratio": statistics.median(a.cpu_us / b.cpu_us for a, b in zip(here, there, strict=True)),

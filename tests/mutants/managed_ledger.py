@@ -14,6 +14,17 @@ MUTANTS = (
         "a rollover after which the last confirmed entry is not the newest durable one",
     ),
     Mutant(
+        "cursors-asked-for-an-empty-cache",
+        "geminga/managed_ledger/chain/tail_cache.py",
+        "        if self._bytes < self.bytes_max // LOOK_SHARE:\n",
+        "        if False:\n",
+        (
+            "tests/managed_ledger/chain/test_tail_cache.py"
+            "::test_cursors_are_not_asked_while_the_cache_is_nearly_empty",
+        ),
+        "a tenth of what a message costs over a thousand topics",
+    ),
+    Mutant(
         "ledgers-go-before-cursors-are-saved",
         "geminga/managed_ledger/lifecycle.py",
         '                await self.cursors.persist_all()\n            # "Metadata first',

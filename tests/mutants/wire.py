@@ -14,6 +14,14 @@ ACKS = (SHORT_WAY + "test_acks_of_clients_take_the_short_way",)
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        "consumers-above-127-the-long-way",
+        DECODER,
+        "                    consumer_id = id_field & 0x7F | tag << 7\n",
+        "                    consumer_id = id_field & 0x7F | tag << 8\n",
+        (SHORT_WAY + "test_flows_of_clients_take_the_short_way",),
+        "that ACKs and FLOWs of a client with many consumers are scanned, with their ids",
+    ),
+    Mutant(
         "client-answers-twice",
         SESSION,
         "        self._open.discard(request_id)\n        return Answer(",

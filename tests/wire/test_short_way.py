@@ -87,6 +87,8 @@ ACKS = {
     "of a partition": ack(ONE | {"partition": 7}),
     "of no partition": ack(ONE | {"partition": -1, "batch_index": -1}),
     "with a receipt": ack(ONE, request_id=2**40),
+    "of a consumer with two bytes": ack(ONE, consumer_id=128),
+    "of a consumer with two full bytes": ack(ONE, consumer_id=16_383, request_id=1),
     "several": ack(*({"ledgerId": 9, "entryId": n} for n in range(8))),
     "several ledgers": ack(*({"ledgerId": n, "entryId": n} for n in range(8))),
     "long": ack(*({"ledgerId": 9, "entryId": 1000 + n} for n in range(300)), consumer_id=2**40),
@@ -100,9 +102,11 @@ def test_acks_of_clients_take_the_short_way(long_way: list[str], data: bytes) ->
     assert long_way == []
 
 
+@pytest.mark.parametrize("consumer_id", [127, 128, 16_383])
 @pytest.mark.parametrize("permits", [1, 127, 1000, 2**32 - 1])
-def test_flows_of_clients_take_the_short_way(long_way: list[str], permits: int) -> None:
-    (command,) = Decoder().feed(flow(127, permits))
+def test_flows_of_clients_take_the_short_way(long_way: list[str], permits: int, consumer_id: int) -> None:
+    (command,) = Decoder().feed(flow(consumer_id, permits))
+    assert command.consumer_id == consumer_id
     assert command.permits == permits
     assert long_way == []
 

@@ -167,7 +167,7 @@ def filled(cache: TailCache, ledger_id: int, entries: int, needed: list[int]) ->
 
 
 def test_what_every_active_cursor_has_read_leaves_after_the_turn() -> None:
-    cache, needed = TailCache(), [0]
+    cache, needed = TailCache(10_000), [0]
     run = filled(cache, 1, 10, needed)
     needed[0] = 6
     cache.turn()
@@ -176,6 +176,26 @@ def test_what_every_active_cursor_has_read_leaves_after_the_turn() -> None:
     assert run.read(5, 10, 1 << 20) == []
     assert [entry.position.entry_id for entry in run.read(6, 10, 1 << 20)] == [6, 7, 8, 9]
     assert cache.statistics().bytes_used == 4 * (100 + ENTRY_OVERHEAD_BYTES)
+
+
+def test_cursors_are_not_asked_while_the_cache_is_nearly_empty() -> None:
+    asked: list[int] = []
+
+    def first_needed(ledger_id: int) -> int:
+        asked.append(ledger_id)
+        return 0
+
+    cache = TailCache(8 * 10 * (100 + ENTRY_OVERHEAD_BYTES))
+    run = cache.open_run(1, 0, first_needed)
+    run.slots.extend([bytes(100)] * 9)
+    cache.confirm(run, 8)
+    cache.turn()
+    cache.turn()
+    assert asked == []
+    run.slots.append(bytes(100))
+    cache.confirm(run, 9)
+    cache.turn()
+    assert asked == [1]
 
 
 def test_what_nobody_reads_leaves_by_age() -> None:
@@ -204,7 +224,7 @@ def test_closed_runs_that_were_read_are_forgotten_with_their_strides() -> None:
 
 async def test_a_reader_at_the_tail_never_touches_the_bookie_and_a_slow_one_drops_out(rooms, publish):
     async with rooms() as r:
-        cache = r.tail_cache = TailCache(backlogged_entries=50)
+        cache = r.tail_cache = TailCache(100_000, backlogged_entries=50)
         ledger = await r.open()
         fast = await ledger.open_cursor("fast", initial="earliest")
         slow = await ledger.open_cursor("slow", initial="earliest")
