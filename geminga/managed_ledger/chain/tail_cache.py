@@ -206,9 +206,9 @@ class TailCache:
             self.turn()
 
     def turn(self) -> None:
-        """Evict strides that are `TURNS_OF_AGE` turns old. Unless the cache is nearly empty, also evict earlier
-        strides that no active cursor has to read. What was read in this turn may be read again, if the consumer
-        had no permits.
+        """Evict strides that are `TURNS_OF_AGE` turns old. Unless the cache is nearly empty, also evict
+        earlier strides that no active cursor has to read. Entries that were read in this turn may be read
+        again, if the consumer had no permits.
         """
         strides, turn = self._strides, self._turn
         # By turns of a quarter of the age, so that nothing reads a clock for each entry.
