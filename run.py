@@ -8,6 +8,9 @@
 
 What is installed is pinned with hashes in `locks/`. A second run installs nothing: a stamp in `.venv`
 remembers the locks that were installed. A `.venv` that is a link is used as it is.
+
+Where a C compiler and Python's headers are, `geminga/loops/loops.c` is compiled into `.venv`, once for each
+version of that file. Without it Python does the same, as it does with `GEMINGA_PURE=1`.
 """
 
 import hashlib
@@ -35,6 +38,9 @@ LARGE = re.compile(r"^(?:Downloading|Using cached) .* \(([\d.]+) MB\)")
 LARGE_MB = 20
 WORKERS_MAX = 8
 """Each takes up to half a gigabyte."""
+LOOPS = os.path.join(ROOT, "geminga", "loops")
+COMPILERS = ("cc", "gcc", "clang")
+COMPILE_SECONDS_MAX = 5
 CHECKS = (
     ("format", ("-m", "ruff", "format", "--quiet", "--check", "--diff", ".")),
     ("lint", ("-m", "ruff", "check", "--quiet", ".")),
@@ -50,8 +56,10 @@ def main(arguments):
         return 0
     if arguments[0] == "test":
         set_up("test")
+        compile_loops()
         return test(arguments[1:])
     set_up("spark" if arguments[0] == "pipeline" else "run")
+    compile_loops()
     # -P: the directory that the user happens to be in is no place to import from.
     command = [VENV_PYTHON, "-P", "-m", "geminga", *arguments]
     # No `geminga` is on the path of a checkout's user: what a command advises has to begin as this one did.
@@ -99,6 +107,25 @@ def set_up(which):
     with open(stamp_path(which), "w") as file:
         file.write(wanted)
     say("Ready in %.1f s; from now on this step is skipped." % (time.monotonic() - started))
+
+
+def compile_loops():
+    """Compile the loops in C, unless that was tried before. Silent: without them only speed is missing."""
+    if os.path.islink(VENV) or not any(map(shutil.which, COMPILERS)):
+        return
+    command = [VENV_PYTHON, "-P", os.path.join(LOOPS, "compile.py")]
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    try:
+        with open(os.path.join(LOOPS, "loops.c"), "rb") as file:
+            wanted = hashlib.sha256(file.read()).hexdigest()
+        if read_stamp("loops") == wanted:
+            return
+        # Written before: what takes too long is not tried at each start.
+        with open(stamp_path("loops"), "w") as file:
+            file.write(wanted)
+        subprocess.run(command, timeout=COMPILE_SECONDS_MAX, check=False, **silent)
+    except (OSError, subprocess.TimeoutExpired):
+        pass
 
 
 def install(lock):

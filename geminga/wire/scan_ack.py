@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from geminga.loops import native
 from geminga.wire.commands import Ack
 from geminga.wire.varint import scan_varint, skip_varint
 
@@ -15,6 +16,9 @@ def scan_ack(data: bytes, consumer_id: int, at: int, end: int) -> Ack | None:
 
     May read bytes after `end`, but never accepts a value that depends on them.
     """
+    if native is not None:
+        found = native.scan_ack(data, at, end)
+        return None if found is None else Ack(consumer_id, *found)
     positions: list[tuple[int, int]] = []
     same = b""  # how the id before began, up to its entry id: most lists name one ledger
     # No bounds are checked on the way: a short buffer raises IndexError, and the usual command pays for no

@@ -211,8 +211,10 @@ class EntryLogWriter:
         self._names[ledger_id] = name
         if body := encode_name(name):
             parts: list[bytes] = []
-            length = pack_records(ledger_id, META_ENTRY_ID, [body], parts)[-1]
-            self._parts.append(memoryview(b"".join(parts)))
+            pack_records(ledger_id, META_ENTRY_ID, [body], parts)
+            record = b"".join(parts)
+            length = len(record)
+            self._parts.append(memoryview(record))
             self._end += length
             self._parts_bytes += length
 

@@ -27,10 +27,11 @@ from geminga.bookie.records.records import (
     RECORD_HEAD,
     RECORD_PREFIX_BYTES,
     Segment,
-    compact,
     crc32c,
+    ends_of,
     pack_records,
 )
+from geminga.loops import native
 
 # All versions are read for good, since a start replays journals that an earlier program left. An older
 # program would take a name for an entry; it is kept out by the data directory's format, which version 3
@@ -172,37 +173,38 @@ def encode_group(
 
     Returns the group's bytes and, as views of them, the entries of each triple.
     """
-    # A place kept for the head, which is known only when all records are; joining once copies each payload
-    # once.
-    parts: list[bytes] = [b""]
-    runs = []
-    ends_of_runs = []
-    position = 0
-    for ledger_id, first, bodies in batches:
-        ends = pack_records(ledger_id, first, bodies, parts)
-        runs.append(RUN.pack(ledger_id, first, len(bodies)))
-        ends_of_runs.append((ledger_id, first, position, ends))
-        position += ends[-1]
     # Names go last: a scan cannot get past a wrong length, and what it loses behind one should be a name,
     # which entry logs and metadata have too, rather than an entry.
-    for ledger_id, name in names:
-        if body := encode_name(name):
-            position = pack_records(ledger_id, META_ENTRY_ID, [body], parts, position)[-1]
-            runs.append(RUN.pack(ledger_id, META_ENTRY_ID, 1))
-    table = b"".join(runs)
-    head = GROUP_HEADER.pack(GROUP_MAGIC, file.journal_id, offset, synced, position, len(runs), 0)[
+    named = [(ledger_id, META_ENTRY_ID, [body]) for ledger_id, name in names if (body := encode_name(name))]
+    all_batches = [*batches, *named]
+    places = []
+    position = 0
+    for _, _, bodies in all_batches:
+        ends = ends_of(bodies)
+        places.append((position, ends))
+        position += ends[-1]
+    table = b"".join([RUN.pack(ledger_id, first, len(bodies)) for ledger_id, first, bodies in all_batches])
+    head = GROUP_HEADER.pack(GROUP_MAGIC, file.journal_id, offset, synced, position, len(all_batches), 0)[
         : -_CRC.size
     ]
-    parts[0] = head + _CRC.pack(_group_crc(file, head, table)) + table
-    records_start = len(parts[0])
-    group = b"".join(parts)
+    head += _CRC.pack(_group_crc(file, head, table)) + table
+    group = (native.pack_records if native is not None else join_records)(head, all_batches)
     # Views of the group's own buffer. The bookie puts them into the write cache as they are, so a payload is
     # not copied again on its way to the entry log.
     segments = [
-        Segment(ledger_id, first, group, records_start + start, compact(ends))
-        for ledger_id, first, start, ends in ends_of_runs
+        Segment(ledger_id, first, group, len(head) + start, ends)
+        for (ledger_id, first, _), (start, ends) in zip(batches, places, strict=False)
     ]
     return group, segments
+
+
+def join_records(head: bytes, batches: Sequence[tuple[int, int, list[bytes]]]) -> bytes:
+    """The head of a group and the records of all batches: `loops.native.pack_records` in Python."""
+    # Joined once, so each payload is copied once.
+    parts = [head]
+    for ledger_id, first, bodies in batches:
+        pack_records(ledger_id, first, bodies, parts)
+    return b"".join(parts)
 
 
 def decode_group_header(data: bytes, journal_id: int, offset: int) -> GroupHeader | None:

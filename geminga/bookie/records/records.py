@@ -14,6 +14,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 from fastcrc.crc32 import iscsi
@@ -102,30 +103,32 @@ class Segment:
         return Segment(self.ledger_id, self.first, bytes(self.records()), 0, self.ends)
 
 
-def pack_records(
-    ledger_id: int, first: int, bodies: Sequence[bytes], parts: list[bytes], position: int = 0
-) -> list[int]:
-    """Append the records of consecutive entries to `parts`. Returns where each record ends, counted on from
-    `position`.
-    """
+def pack_records(ledger_id: int, first: int, bodies: Sequence[bytes], parts: list[bytes]) -> None:
+    """Append the records of consecutive entries to `parts`."""
     # Locals: this loop runs once for each message published, in the journal's thread, while the loop waits
     # for the interpreter.
     pack_head, pack_crc, crc, add = RECORD_HEAD.pack, RECORD_CRC.pack, crc32c, parts.append
-    ends = []
     for entry_id, body in enumerate(bodies, first):
-        length = len(body)
-        head = pack_head(length, ledger_id, entry_id)
+        head = pack_head(len(body), ledger_id, entry_id)
         add(head)
         add(pack_crc(crc(body, crc(head))))
         add(body)
-        position += length + RECORD_PREFIX_BYTES
-        ends.append(position)
-    return ends
+
+
+def ends_of(bodies: Sequence[bytes]) -> Sequence[int]:
+    """Where the record of each body ends, counted from where the first one begins, in as little memory as
+    possible. There is at least one.
+    """
+    sizes = list(map(len, bodies))
+    size, count = sizes[0] + RECORD_PREFIX_BYTES, len(sizes)
+    # Messages of one size are common, and a range takes 48 bytes where an array takes four for each entry.
+    if sizes.count(sizes[0]) == count:
+        return range(size, size * count + 1, size)
+    return array("I", accumulate([n + RECORD_PREFIX_BYTES for n in sizes]))
 
 
 def compact(ends: Sequence[int]) -> Sequence[int]:
     """Equal numbers in as little memory as possible. `ends` is ascending and not empty."""
-    # Messages of one size are common, and a range takes 48 bytes where an array takes four for each entry.
     size, count = ends[0], len(ends)
     # A cheap test before the comparison of all: unequal records rarely end where equal ones would.
     if ends[-1] == size * count:

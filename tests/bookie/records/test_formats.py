@@ -24,7 +24,7 @@ from geminga.bookie.records.ledger_name import (
     encode_name,
 )
 from geminga.bookie.records.owner import Owner
-from geminga.bookie.records.records import Segment, compact, crc32c, damaged_record, pack_records
+from geminga.bookie.records.records import Segment, compact, crc32c, damaged_record, ends_of, pack_records
 
 DOCS = Path(__file__).parents[3] / "docs" / "formats"
 OWNER = Owner("ab12", 2)
@@ -44,8 +44,8 @@ def examples(page: str) -> list[bytes]:
 
 def records(bodies: list[bytes], ledger_id: int = 7, first: int = 41) -> tuple[bytes, list[int]]:
     parts: list[bytes] = []
-    ends = pack_records(ledger_id, first, bodies, parts)
-    return b"".join(parts), ends
+    pack_records(ledger_id, first, bodies, parts)
+    return b"".join(parts), list(ends_of(bodies))
 
 
 def test_the_checksum_is_castagnoli() -> None:

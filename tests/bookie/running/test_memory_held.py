@@ -13,7 +13,7 @@ import trio.testing
 from msgspec.structs import replace
 
 from geminga.bookie.records.journal_position import JournalPosition
-from geminga.bookie.records.records import Segment, compact, pack_records
+from geminga.bookie.records.records import Segment, ends_of, pack_records
 from geminga.bookie.records.segment_map import SegmentMap
 from geminga.bookie.records.settings import BookieSettings
 from geminga.bookie.recovery.directory_replay import DirectoryReplay
@@ -36,9 +36,10 @@ def group(*ledgers: tuple[int, int, list[bytes]]) -> list[Segment]:
     places = []
     position = 0
     for ledger_id, first, bodies in ledgers:
-        ends = pack_records(ledger_id, first, bodies, parts, position)
-        places.append((ledger_id, first, position, compact([end - position for end in ends])))
-        position = ends[-1]
+        pack_records(ledger_id, first, bodies, parts)
+        ends = ends_of(bodies)
+        places.append((ledger_id, first, position, ends))
+        position += ends[-1]
     buffer = b"".join(parts)
     return [Segment(ledger_id, first, buffer, start, ends) for ledger_id, first, start, ends in places]
 

@@ -12,7 +12,7 @@ from geminga.bookie.entry_logs.entry_log_format import FooterLedger, encode_foot
 from geminga.bookie.index.index_format import Row, Usage
 from geminga.bookie.records.file_names import entry_log_path
 from geminga.bookie.records.ledger_name import NAMELESS
-from geminga.bookie.records.records import RECORD_PREFIX_BYTES, compact, pack_records
+from geminga.bookie.records.records import RECORD_PREFIX_BYTES, ends_of, pack_records
 from geminga.errors import ProtocolError
 from geminga.pipeline.buckets.backlog import Backlog, stored_sources
 from geminga.pipeline.buckets.buckets import BLOCK_BITS, Division, Region
@@ -98,8 +98,9 @@ def closed_log(directory: Path, ledgers: dict[int, list[bytes]], run: int) -> Pa
     parts, rows, place = [encode_header(1)], [], 64
     for ledger_id, bodies in ledgers.items():
         for first in range(0, len(bodies), run):
-            ends = pack_records(ledger_id, first, bodies[first : first + run], parts)
-            rows.append((ledger_id, Row(first, 1, place, compact(ends))))
+            ends = ends_of(bodies[first : first + run])
+            pack_records(ledger_id, first, bodies[first : first + run], parts)
+            rows.append((ledger_id, Row(first, 1, place, ends)))
             place += ends[-1]
     usage = {id_: FooterLedger(Usage(len(bodies), 1), NAMELESS) for id_, bodies in ledgers.items()}
     path = Path(entry_log_path(str(directory), 1))
