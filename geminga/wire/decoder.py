@@ -14,6 +14,7 @@ from fastcrc.crc32 import iscsi as crc_32c
 
 from geminga.errors import ProtocolError
 from geminga.limits import FRAME_BYTES_MAX
+from geminga.loops import native
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.commands import (
     Ack,
@@ -164,6 +165,14 @@ class Decoder:
             kind = head - command_size
             command: Command | None = None
             if kind == _SEND_HEAD:
+                if native is not None:
+                    # `_scan_send` in C, for as many SENDs as follow each other.
+                    found = native.scan_sends(data, at, frame_bytes_max, RUN_ENTRIES_MAX)
+                    if found is not None:
+                        at = found[0]
+                        commands.append(Sends(*found[1:]))
+                        frames += len(found[2])
+                        continue
                 sent = _scan_send(data, view, at + 8 + command_size, end, id_field, tag, at + 15)
                 if sent is not None:
                     producer_id, sequence_id, num_messages, highest_sequence_id = sent

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
+from geminga.loops import native
 from geminga.wire.stored_entry import stamp_bytes
 from geminga.wire.varint import MORE, SHORT, fill_tables, varint
 
@@ -70,6 +71,12 @@ class ReceiptEncoder:
         self, sequence_ids: list[int], highest_sequence_ids: list[int], ledger_id: int, first_entry_id: int
     ) -> bytes:
         """The frames of consecutive entries, one after the other."""
+        if native is not None:
+            ledger = b"\x08" + varint(ledger_id) + b"\x10"
+            frames: bytes = native.receipts(
+                self._producer, ledger, sequence_ids, highest_sequence_ids, first_entry_id
+            )
+            return frames
         encode, entry_ids = self.encode, range(first_entry_id, first_entry_id + len(sequence_ids))
         each = zip(sequence_ids, highest_sequence_ids, entry_ids, strict=True)
         return b"".join([encode(sequence, highest, ledger_id, entry) for sequence, highest, entry in each])

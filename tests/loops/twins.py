@@ -14,7 +14,8 @@ from geminga.wire.varint import varint
 
 def scan_sends(data: bytes, at: int, frame_bytes_max: int, entries_max: int) -> tuple[Any, ...] | None:
     view = memoryview(data)
-    found: list[decoder.Send] = []
+    found: list[tuple[int, int, int, int]] = []
+    bodies: list[bytes] = []
     while len(found) < entries_max and len(data) - at >= decoder._HEAD_BYTES:
         total, command_size, head, id_field, tag = decoder._HEAD.unpack_from(data, at)
         end = at + 4 + total
@@ -23,17 +24,15 @@ def scan_sends(data: bytes, at: int, frame_bytes_max: int, entries_max: int) -> 
         if head - command_size != decoder._SEND_HEAD:
             break
         send = decoder._scan_send(data, view, at + 8 + command_size, end, id_field, tag, at + 15)
-        if send is None or not send.checksum_ok or (found and found[0].producer_id != send.producer_id):
+        if send is None or (found and found[0][0] != send[0]):
             break
-        # the whole decoder agrees, whichever way it takes
-        assert decoder.Decoder(frame_bytes_max).feed(data[at:end])
         found.append(send)
+        bodies.append(data[at + 8 + command_size : end])
         at = end
     if not found:
         return None
-    lists = [[send.sequence_id for send in found], [send.num_messages for send in found]]
-    highest = [send.highest_sequence_id for send in found]
-    return (at, found[0].producer_id, *lists, highest, [send.headers_and_payload for send in found])
+    producer_ids, *columns = map(list, zip(*found, strict=True))
+    return (at, producer_ids[0], *columns, bodies)
 
 
 def scan_ack(data: bytes, at: int, end: int) -> tuple[Any, ...] | None:
