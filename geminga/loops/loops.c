@@ -30,6 +30,7 @@ typedef unsigned char byte_t;
 enum {
     RECORD_PREFIX_BYTES = 24,
     UNLOCKED_BYTES_MIN = 64 * 1024, /* a smaller group is packed before the lock would be had again */
+    PREFIX_BYTES_MAX = 64,          /* the broker's stamp has 13 or 16 */
     FIELDS_BYTES_MAX = 12,          /* a tag, a varint, a tag */
     RECEIPT_BYTES_MAX = 80,         /* 8 of sizes, 4 before the fields, 57 of fields; rounded up */
     LANE_BYTES = 336,               /* three lanes are about the usual message of 1 KiB */
@@ -291,17 +292,29 @@ static int append(PyObject *list, PyObject *made)
     return done;
 }
 
+/* A new reference to the prefix and the bytes behind it; NULL with an error set. */
+static PyObject *joined(PyObject *prefix, const byte_t *bytes, size_t size)
+{
+    size_t prefix_bytes = (size_t)PyBytes_Size(prefix);
+    PyObject *both = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(prefix_bytes + size));
+    if (both)
+        put_bytes(put_bytes((byte_t *)PyBytes_AsString(both), PyBytes_AsString(prefix), prefix_bytes), bytes, size);
+    return both;
+}
+
 /* The usual SENDs of one producer that follow each other in `data` from `at` on, as Decoder.feed would give them one
  * by one; None if there is none at `at`. Returns (offset behind the last, producer id, sequence ids, numbers of
- * messages, highest sequence ids or 0, bodies). */
+ * messages, highest sequence ids or 0, bodies behind `prefix`). */
 static PyObject *scan_sends(PyObject *self, PyObject *args)
 {
-    PyObject *data, *lists[4] = {NULL}, *result = NULL;
+    PyObject *data, *prefix, *lists[4] = {NULL}, *result = NULL;
     Py_ssize_t offset, frame_bytes_max, entries_max, count = 0;
     uint64_t producer_id = 0;
     send_t send;
-    if (!PyArg_ParseTuple(args, "Snnn", &data, &offset, &frame_bytes_max, &entries_max))
+    if (!PyArg_ParseTuple(args, "SnnnS", &data, &offset, &frame_bytes_max, &entries_max, &prefix))
         return NULL;
+    if (PyBytes_Size(prefix) > PREFIX_BYTES_MAX)
+        return PyErr_Format(PyExc_ValueError, "a prefix of %zd bytes", PyBytes_Size(prefix));
     const byte_t *begin = (const byte_t *)PyBytes_AsString(data), *data_end = begin + PyBytes_Size(data);
     if (offset < 0 || offset > data_end - begin)
         return PyErr_Format(PyExc_ValueError, "offset %zd in %zd bytes", offset, data_end - begin);
@@ -316,7 +329,7 @@ static PyObject *scan_sends(PyObject *self, PyObject *args)
         if (!append(lists[0], PyLong_FromUnsignedLongLong(send.sequence_id)) ||
             !append(lists[1], PyLong_FromUnsignedLongLong(send.num_messages)) ||
             !append(lists[2], PyLong_FromUnsignedLongLong(send.highest_sequence_id)) ||
-            !append(lists[3], PyBytes_FromStringAndSize((const char *)send.magic, send.end - send.magic)))
+            !append(lists[3], joined(prefix, send.magic, (size_t)(send.end - send.magic))))
             goto end;
         at = send.end;
         count++;

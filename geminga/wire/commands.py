@@ -48,18 +48,22 @@ class Sends(msgspec.Struct, gc=False):
     together. The lists are parallel, and their values as in `Send`; all checksums match.
     """
 
-    # Lists and no `Send` for each: an entry on its way is then looked at by loops over whole lists.
+    # Lists and no `Send` for each: an entry on its way is then looked at by loops over whole lists. With the
+    # prefix, since a copy of each entry only to prepend the broker's stamp was a tenth of a publish.
     producer_id: int
     sequence_ids: list[int]
     num_messages: list[int]
     highest_sequence_ids: list[int]
-    bodies: list[bytes]
-    """`headers_and_payload` of each."""
+    entries: list[bytes]
+    """`headers_and_payload` of each behind the decoder's prefix."""
+    prefix_bytes: int
+    """The length of that prefix."""
 
     def singly(self) -> Iterator[Send]:
         """The same as single commands."""
-        each = zip(self.sequence_ids, self.num_messages, self.highest_sequence_ids, self.bodies, strict=True)
-        for sequence_id, num_messages, highest_sequence_id, body in each:
+        each = zip(self.sequence_ids, self.num_messages, self.highest_sequence_ids, self.entries, strict=True)
+        for sequence_id, num_messages, highest_sequence_id, entry in each:
+            body = entry[self.prefix_bytes :]
             yield Send(self.producer_id, sequence_id, num_messages, highest_sequence_id, body, True)
 
     def __repr__(self) -> str:

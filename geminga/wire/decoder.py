@@ -9,6 +9,7 @@ result: docs/formats/wire.md.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 from fastcrc.crc32 import iscsi as crc_32c
 
@@ -60,7 +61,7 @@ _FLOW_HEAD = 0x080B5A00 - 4
 _LONG_ACK = 0x080A5280
 """An ACK whose sub-message has a size of more than one byte (the low seven bits vary)."""
 _ID_BASE = 0x0800
-RUN_ENTRIES_MAX = 32
+RUN_ENTRIES_MAX = 64
 """The limit of SENDs in one `Sends`, so that a turn of the loop may end between two of them."""
 _INT32_MAX = 2**31 - 1
 _UINT32_MAX = 2**32 - 1
@@ -73,9 +74,19 @@ class Decoder:
     Copies each byte a bounded number of times, however the stream is cut. Not usable after it has raised.
     """
 
-    __slots__ = ("_failed", "_frame_bytes_max", "_need_bytes", "_partial", "frames", "has_long_ack")
+    __slots__ = (
+        "_failed",
+        "_frame_bytes_max",
+        "_need_bytes",
+        "_partial",
+        "_prefix",
+        "frames",
+        "has_long_ack",
+    )
 
-    def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+    def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX, prefix: Callable[[], bytes] = bytes) -> None:
+        """`prefix()` makes the bytes to prepend to the entries of a chunk."""
+        self._prefix = prefix
         self._frame_bytes_max = frame_bytes_max
         self._partial = bytearray()
         self._need_bytes = 0
@@ -147,10 +158,11 @@ class Decoder:
         frames = need = 0
         # The lists of the last `Sends`, to which the next SEND of the same producer is added.
         run_of = -1
+        prefix: bytes | None = None
         sequence_ids: list[int] = []
         numbers: list[int] = []
         highest: list[int] = []
-        bodies: list[bytes] = []
+        entries: list[bytes] = []
         while length - at >= _HEAD_BYTES:
             total, command_size, head, id_field, tag = unpack_head(data, at)
             # Before anything is kept: a client must not make the broker hold 2 GiB by four bytes of header.
@@ -165,25 +177,29 @@ class Decoder:
             kind = head - command_size
             command: Command | None = None
             if kind == _SEND_HEAD:
+                if prefix is None:
+                    prefix = self._prefix()
                 if native is not None:
                     # `_scan_send` in C, for as many SENDs as follow each other.
-                    found = native.scan_sends(data, at, frame_bytes_max, RUN_ENTRIES_MAX)
+                    found = native.scan_sends(data, at, frame_bytes_max, RUN_ENTRIES_MAX, prefix)
                     if found is not None:
-                        at = found[0]
-                        commands.append(Sends(*found[1:]))
-                        frames += len(found[2])
+                        at, run_of, sequence_ids, numbers, highest, entries = found
+                        run = Sends(run_of, sequence_ids, numbers, highest, entries, len(prefix))
+                        commands.append(run)
+                        frames += len(entries)
                         continue
                 sent = _scan_send(data, view, at + 8 + command_size, end, id_field, tag, at + 15)
                 if sent is not None:
                     producer_id, sequence_id, num_messages, highest_sequence_id = sent
-                    if producer_id != run_of or len(bodies) == RUN_ENTRIES_MAX:
+                    if producer_id != run_of or len(entries) == RUN_ENTRIES_MAX:
                         run_of = producer_id
-                        sequence_ids, numbers, highest, bodies = [], [], [], []
-                        commands.append(Sends(producer_id, sequence_ids, numbers, highest, bodies))
+                        sequence_ids, numbers, highest, entries = [], [], [], []
+                        run = Sends(producer_id, sequence_ids, numbers, highest, entries, len(prefix))
+                        commands.append(run)
                     sequence_ids.append(sequence_id)
                     numbers.append(num_messages)
                     highest.append(highest_sequence_id)
-                    bodies.append(data[at + 8 + command_size : end])
+                    entries.append(prefix + data[at + 8 + command_size : end])
                     frames += 1
                     at = end
                     continue

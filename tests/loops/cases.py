@@ -114,7 +114,8 @@ def sends(random: Random) -> tuple[Arguments, int]:
         data = data[: random.randint(len(before), len(data))]
     frame_bytes_max = random.choice((5 << 20, 5 << 20, 5 << 20, 1000, 20))
     entries_max = random.choice((1000, 1000, 2, 1, 0))
-    return (data, len(before), frame_bytes_max, entries_max), len(frames)
+    prefix = random.choice((b"", b"stamp", bytes(64)))
+    return (data, len(before), frame_bytes_max, entries_max, prefix), len(frames)
 
 
 def acks(random: Random) -> tuple[Arguments, int]:

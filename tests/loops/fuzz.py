@@ -89,8 +89,9 @@ def wrong_arguments(native: ModuleType) -> None:
     """What no caller passes raises, and does nothing else."""
     ids, big = [1, 2], bytes(13)
     wrong: list[tuple[str, tuple[Any, ...]]] = [
-        *(("scan_sends", (bytes(20), at, 100, 1)) for at in (-1, 21, 2**62, -(2**62))),
-        ("scan_sends", (bytearray(20), 0, 100, 1)),
+        *(("scan_sends", (bytes(20), at, 100, 1, b"")) for at in (-1, 21, 2**62, -(2**62))),
+        ("scan_sends", (bytearray(20), 0, 100, 1, b"")),
+        ("scan_sends", (bytes(20), 0, 100, 1, bytes(65))),
         *(
             ("scan_ack", (bytes(20), at, end))
             for at, end in ((-1, 20), (0, 21), (5, 4), (0, -1), (2**62, 2**62))

@@ -12,7 +12,9 @@ from geminga.wire.scan_ack import scan_ack as scan_ack_in_python
 from geminga.wire.varint import varint
 
 
-def scan_sends(data: bytes, at: int, frame_bytes_max: int, entries_max: int) -> tuple[Any, ...] | None:
+def scan_sends(
+    data: bytes, at: int, frame_bytes_max: int, entries_max: int, prefix: bytes
+) -> tuple[Any, ...] | None:
     view = memoryview(data)
     found: list[tuple[int, int, int, int]] = []
     bodies: list[bytes] = []
@@ -27,7 +29,7 @@ def scan_sends(data: bytes, at: int, frame_bytes_max: int, entries_max: int) -> 
         if send is None or (found and found[0][0] != send[0]):
             break
         found.append(send)
-        bodies.append(data[at + 8 + command_size : end])
+        bodies.append(prefix + data[at + 8 + command_size : end])
         at = end
     if not found:
         return None

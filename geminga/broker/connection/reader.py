@@ -139,7 +139,7 @@ class Reader:
         session, turn, monotonic_s = self._session, self._turn, self._session.rooms.clock.monotonic_s
         begin, frames, longest_s = 0, 0, 0.0
         for at, command in enumerate(commands, 1):
-            frames += len(command.bodies) if isinstance(command, Sends) else 1
+            frames += len(command.entries) if isinstance(command, Sends) else 1
             if frames < SLICE_COMMANDS or at == len(commands):
                 continue
             began_s = monotonic_s()

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from geminga import limits
 from geminga.broker.flow.slices import Pace
+from geminga.broker.topic.stamper import Stamper
 from geminga.errors import GemingaError, ProtocolError, ServerError
 from geminga.wire import encoder
 from geminga.wire import pulsar_pb2 as pb
@@ -92,7 +93,10 @@ class Session:
     ) -> None:
         # Handed in, as the handlers import this module: a table here would be a circle.
         self._handlers = handlers
-        self.decoder = Decoder(rooms.settings.message_bytes_max + limits.FRAME_PADDING_BYTES)
+        # Each entry has had its stamp from the first release on: expiry by the broker's time can be computed
+        # from what is on disk. In front, so that the client's bytes and their checksum stay as they are.
+        frame_bytes_max = rooms.settings.message_bytes_max + limits.FRAME_PADDING_BYTES
+        self.decoder = Decoder(frame_bytes_max, prefix=Stamper(rooms.clock).now)
         self.outbox = outbox
         self.topics = topics
         self.rooms = rooms

@@ -169,9 +169,9 @@ class Producer:
         self.pending += 1
         return None
 
-    def takes(self, sizes: list[int]) -> bool:
-        """Whether no entry with a right checksum, of these sizes, is refused by `take`."""
-        return max(sizes) <= self.message_bytes_max + limits.FRAME_PADDING_BYTES
+    def takes(self, size_bytes: int) -> bool:
+        """Whether `take` refuses no entry that has a right checksum and up to this size."""
+        return size_bytes <= self.message_bytes_max + limits.FRAME_PADDING_BYTES
 
     def took(self, entries: int, messages: int, size_bytes: int) -> None:
         """Count entries that the ledger has accepted as pending, in place of a `take` for each."""

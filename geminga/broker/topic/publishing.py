@@ -13,8 +13,9 @@ from geminga.broker.topic.dedup_cursor import Deduplication
 from geminga.broker.topic.dedup_entries import PART, admit
 from geminga.broker.topic.producers import Producers
 from geminga.broker.topic.publish_run import PublishRun
+from geminga.broker.topic.stamper import Stamper
 from geminga.errors import GemingaError, NotAllowed, ServiceNotReady, StorageError
-from geminga.wire.message_metadata import peek_or_none, stamp, virtual_stamp
+from geminga.wire.message_metadata import peek_or_none
 from geminga.wire.stored_entry import may_be_delayed
 
 if TYPE_CHECKING:
@@ -48,9 +49,7 @@ class Publishing:
         "_limits",
         "_name",
         "_rooms",
-        "_stamp",
-        "_stamp_ms",
-        "_stamp_of",
+        "_stamper",
         "_subscriptions",
         "add_errors",
         "byte_rate",
@@ -107,9 +106,7 @@ class Publishing:
         self._delay_max_ms = 0
         self._limits: tuple[PublishLimit, ...] = ()
         self._accepted_s = 0.0
-        self._stamp_ms = -1
-        self._stamp_of = virtual_stamp if rooms.clock.is_virtual else stamp
-        self._stamp = b""
+        self._stamper = Stamper(rooms.clock)
 
     def apply(self, policies: EffectivePolicies) -> None:
         """Store the policies that concern each entry."""
@@ -153,27 +150,29 @@ class Publishing:
         """Take the entries as one run. Where one of them may have to be refused, or is judged by itself, take
         them one by one as `publish` does.
         """
-        bodies = sends.bodies
-        sizes = list(map(len, bodies))
+        entries = sends.entries
+        sizes = list(map(len, entries))
+        smallest_bytes, largest_bytes = min(sizes) - sends.prefix_bytes, max(sizes) - sends.prefix_bytes
         if (
             self.dedup.ids is None
             and not self.closed
-            and producer.takes(sizes)
+            and producer.takes(largest_bytes)
             and (len(sizes) == 1 or len(sizes) <= self._ledger.run_entries_max())
         ):
             is_alone = producer.pending == 0
             try:
-                self._pass_down(producer, sends.sequence_ids, sends.highest_sequence_ids, bodies, is_alone)
+                self._pass_down(producer, sends.sequence_ids, sends.highest_sequence_ids, entries, is_alone)
             except GemingaError:
                 pass  # nothing was stored; each of them gets its answer below
             else:
-                messages, size_bytes = sum(sends.num_messages), sum(sizes)
+                messages = sum(sends.num_messages)
+                size_bytes = sum(sizes) - len(sizes) * sends.prefix_bytes
                 producer.took(len(sizes), messages, size_bytes)
-                if min(sizes) == max(sizes):
-                    self.entry_sizes.add(sizes[0], len(sizes))
+                if smallest_bytes == largest_bytes:
+                    self.entry_sizes.add(smallest_bytes, len(sizes))
                 else:
                     for size in sizes:
-                        self.entry_sizes.add(size)
+                        self.entry_sizes.add(size - sends.prefix_bytes)
                 self._count(producer, messages, size_bytes)
                 return
         for send in sends.singly():
@@ -215,7 +214,8 @@ class Publishing:
                 return
         body = send.headers_and_payload
         sequence_ids, highest = [send.sequence_id], [send.highest_sequence_id]
-        self._pass_down(producer, sequence_ids, highest, [body], producer.pending == 1, recorded)
+        stored = [self._stamper.now() + body]
+        self._pass_down(producer, sequence_ids, highest, stored, producer.pending == 1, recorded)
         # After `append`, which may refuse the entry: the id of an entry that is not on its way would make the
         # client's retry undecidable.
         if ids is not None and recorded is not None and recorded != PART:
@@ -230,25 +230,19 @@ class Publishing:
         producer: Producer,
         sequence_ids: list[int],
         highest_sequence_ids: list[int],
-        bodies: list[bytes],
+        stored: list[bytes],
         is_alone: bool,
         recorded: int | None = None,
     ) -> None:
-        """Pass entries to the ledger, each with the broker's stamp. `is_alone`: the producer has nothing else
-        on its way. Raises `GemingaError` if the topic does not take them; then nothing was stored.
+        """Pass stamped entries to the ledger. `is_alone`: the producer has nothing else on its way. Raises
+        `GemingaError` if the topic does not take them; then nothing was stored.
         """
         # Plain calls from here into the journal's queue: a task or an await would cost more than all of this.
-        # Entries come in bursts, so most of them share the stamp of their millisecond and the time from which
-        # their latency is counted. That time is exact for entries that are alone on their way.
+        # Entries come in bursts, so most of them share the time from which their latency is counted. It is
+        # exact for entries that are alone on their way.
         now_ms = self._clock.now_ms()
-        if now_ms != self._stamp_ms or is_alone:
-            self._stamp_ms = now_ms
-            self._stamp = self._stamp_of(now_ms)
+        if now_ms != self.last_publish_ms or is_alone:
             self._accepted_s = self._clock.monotonic_s()
-        # In front, so that the client's bytes and their checksum stay as they are. Every entry has had its
-        # stamp from the first release on: expiry by the broker's time can be computed from what is on disk.
-        stamp = self._stamp
-        stored = [stamp + body for body in bodies]
         # Most entries need no parsing here. If one is parsed, the result goes along with it, so that neither
         # the tail cache's readers nor the delivery log parse it again.
         # Without a limit and without a shared index that is fed here, the first reader finds the due time.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import accumulate
 from typing import Final
 
@@ -90,10 +90,15 @@ class TailRun:
         # Running sums, so that a read finds by bisection how far its bytes go, and an eviction knows what it
         # frees.
         overhead = ENTRY_OVERHEAD_BYTES
-        sizes = [
-            overhead + len(slot if type(slot) is bytes else slot.body)  # type: ignore[union-attr]
-            for slot in (slots if confirmed - visible == len(slots) else slots[visible:confirmed])
-        ]
+        shown = slots if confirmed - visible == len(slots) else slots[visible:confirmed]
+        sizes: Iterable[int]
+        if set(map(type, shown)) == _BODIES:
+            sizes = map(overhead.__add__, map(len, shown))  # type: ignore[arg-type]
+        else:
+            sizes = [
+                overhead + len(slot if type(slot) is bytes else slot.body)  # type: ignore[union-attr]
+                for slot in shown
+            ]
         sums.extend(accumulate(sizes, initial=seen))
         del sums[visible]  # `accumulate` begins with the initial value itself
         return sums[-1] - seen

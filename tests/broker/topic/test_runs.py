@@ -14,6 +14,7 @@ from geminga.errors import StorageError
 from geminga.managed_ledger.chain.rollover import ManagedLedgerSettings
 from geminga.wire import pulsar_pb2 as pb
 from geminga.wire.commands import Send, Sends
+from geminga.wire.message_metadata import stamp
 from tests.broker.dispatch_rig import FakeOutbox
 from tests.broker.topics_rig import open_topics, send, topic_of
 
@@ -21,6 +22,7 @@ MESSAGE_BYTES_MAX = 1000
 """More than padding above it is refused."""
 TOO_LARGE = bytes(MESSAGE_BYTES_MAX + 10_240 + 1)
 HOUR_MS = 3_600_000
+STAMP = stamp(1_785_500_000_000)
 
 
 def run_of(*sends: Send) -> Sends:
@@ -30,7 +32,8 @@ def run_of(*sends: Send) -> Sends:
         [send.sequence_id for send in sends],
         [send.num_messages for send in sends],
         [send.highest_sequence_id for send in sends],
-        [send.headers_and_payload for send in sends],
+        [STAMP + send.headers_and_payload for send in sends],
+        len(STAMP),
     )
 
 

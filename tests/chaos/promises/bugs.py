@@ -258,9 +258,9 @@ BUGS = (
     Bug(
         "delays-count-from-the-machines-clock",
         "delays",
-        PUBLISHING,
-        "self._stamp_of = virtual_stamp if rooms.clock.is_virtual else stamp",
-        "self._stamp_of = stamp",
+        "geminga/broker/topic/stamper.py",
+        "self._made = virtual_stamp if clock.is_virtual else stamp",
+        "self._made = stamp",
         "pulsar-22716",
     ),
     Bug(
@@ -323,12 +323,12 @@ BUGS = (
         "a-byte-of-some-messages-is-changed",
         "journal",
         PUBLISHING,
-        "        stored = [stamp + body for body in bodies]\n",
-        "        bodies = [\n"
+        "        self._ledger.append(stored, run, parsed)\n",
+        "        stored = [\n"
         "            bytes(body[:-1]) + bytes([body[-1] ^ 1]) if sequence_id % 64 == 9 else body\n"
-        "            for sequence_id, body in zip(sequence_ids, bodies, strict=True)\n"
+        "            for sequence_id, body in zip(sequence_ids, stored, strict=True)\n"
         "        ]\n"
-        "        stored = [stamp + body for body in bodies]\n",
+        "        self._ledger.append(stored, run, parsed)\n",
         "slow-disk",
     ),
     Bug(
