@@ -9,7 +9,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
+from geminga.limits import KIB
 from geminga.loops import native
+from geminga.position import Position
 from geminga.wire.stored_entry import stamp_bytes
 from geminga.wire.varint import MORE, SHORT, fill_tables, varint
 
@@ -22,6 +24,8 @@ _PARTS_MAX = 256
 # A view keeps the whole entry alive while it is in the outbox, so small payloads are copied.
 _VIEW_BYTES = 2048
 """From this size on, a view of the payload is cheaper than a copy."""
+_JOIN_BYTES = 16 * KIB
+"""Entries below this size are copied into one buffer with their frames, where C does that."""
 
 
 class ReceiptEncoder:
@@ -109,6 +113,26 @@ class MessageEncoder:
         self._keep_stamp = keep_stamp
         self._ledger_id = _NO_LEDGER
         self._parts: dict[int, tuple[int, bytes]] = {}
+
+    def encode_plain(
+        self, positions: list[Position], bodies: list[bytes]
+    ) -> tuple[list[bytes | memoryview], int]:
+        """One frame for each entry, without the optional fields. Returns the buffers, which together are the
+        frames, and how many bytes of them are the entries' own.
+        """
+        if native is not None:
+            found = native.messages(
+                self._consumer, self._partition, positions, bodies, self._keep_stamp, _JOIN_BYTES
+            )
+            if found is not None:
+                frames, payload_bytes = found
+                return [frames], payload_bytes
+        out: list[bytes | memoryview] = []
+        encode = self.encode
+        for position, body in zip(positions, bodies, strict=True):
+            encode(out, position[0], position[1], 0, None, None, body)
+        # The second buffer of each frame is what the client sent.
+        return out, sum(map(len, out[1::2]))
 
     def encode(
         self,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from geminga.position import Position
 
@@ -26,7 +26,7 @@ def pack(size: int, slot: int) -> int:
 
 
 class PendingAcks:
-    """One consumer's pending entries. The dispatch loop fills `ledgers` itself, entry by entry."""
+    """One consumer's pending entries."""
 
     __slots__ = ("ledgers",)
 
@@ -39,6 +39,24 @@ class PendingAcks:
         if found is None:
             found = self.ledgers[ledger_id] = {}
         return found
+
+    def add(self, positions: Sequence[tuple[int, int]], packed: Sequence[int]) -> None:
+        """Add entries, at least one, each with its packed value. None of them may be pending here."""
+        ledger_ids, entry_ids = zip(*positions, strict=True)
+        ledger_id = ledger_ids[0]
+        # A read of new entries never spans two ledgers: then no entry costs a call.
+        if ledger_ids.count(ledger_id) == len(ledger_ids):
+            pending = self.of_ledger(ledger_id)
+            before = len(pending)
+            pending.update(zip(entry_ids, packed, strict=True))
+            added = len(pending) - before
+        else:
+            added = -len(self)
+            for position, value in zip(positions, packed, strict=True):
+                self.of_ledger(position[0])[position[1]] = value
+            added += len(self)
+        # Its messages would be counted twice and settled once: the consumer would end blocked for good.
+        assert added == len(positions), "an entry is sent again while it is pending"
 
     def get(self, ledger_id: int, entry_id: int) -> int:
         """The packed value; 0 if the entry is not pending here."""

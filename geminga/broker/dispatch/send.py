@@ -31,16 +31,16 @@ def send(
     Nothing is kept of what was sent: acknowledgements there move the cursor and nothing else. One write for
     all.
     """
-    encode = consumer.encoder.encode
-    frames: list[bytes | memoryview] = []
-    for entry in entries:
-        position = entry.position
-        bits = ack_sets[position][1] if position in ack_sets else None
-        # Redelivery count 0 always, as Pulsar tells for these types: its tracker is switched off for them.
-        encode(frames, position[0], position[1], 0, bits, epoch, entry.body)
+    # Redelivery count 0 always, as Pulsar tells for these types: its tracker is switched off for them.
+    if not ack_sets and epoch is None:
+        frames, payload_bytes = consumer.encoder.encode_plain(
+            [entry.position for entry in entries], [entry.body for entry in entries]
+        )
+    else:
+        frames, payload_bytes = _encode(consumer, entries, ack_sets, NO_COUNTS, epoch)
     if consumer.notes is not None:
         consumer.notes.dispatched(consumer.name, entries, now_ms, ack_sets, NO_COUNTS)
-    return _sent(consumer, entries, sizes, frames, now_ms)
+    return _sent(consumer, sizes, frames, payload_bytes, now_ms)
 
 
 def send_tracked(
@@ -58,42 +58,53 @@ def send_tracked(
     Each entry is pending at the consumer before the outbox gets it. `slots` are the entries' Key_Shared
     slots, `counts` says how often an entry was asked for again.
     """
-    encode = consumer.encoder.encode
-    pending_of = consumer.pending.of_ledger
-    frames: list[bytes | memoryview] = []
-    current_id = -1
-    pending: dict[int, int] = {}
-    for number, entry in enumerate(entries):
-        position = entry.position
-        ledger_id, entry_id = position
-        if ledger_id != current_id:
-            current_id = ledger_id
-            # Once for a run of entries of one ledger: a read of new entries never spans two ledgers.
-            pending = pending_of(ledger_id)
-        size = sizes[number]
-        bits = None
-        if position in ack_sets:
-            size, bits = ack_sets[position]
-        # Its messages would be counted twice and settled once: the consumer would end blocked for good.
-        assert entry_id not in pending, "an entry is sent again while it is pending"
-        pending[entry_id] = slots[number] << SIZE_BITS | size if slots is not None else size
-        encode(frames, ledger_id, entry_id, counts.get(position, 0) if counts else 0, bits, None, entry.body)
+    positions = [entry.position for entry in entries]
+    # Of a batch all messages are pending, those too that were acknowledged before.
+    packed: Sequence[int] = sizes
+    if ack_sets:
+        packed = [
+            ack_sets[position][0] if position in ack_sets else size
+            for position, size in zip(positions, sizes, strict=True)
+        ]
+    if slots is not None:
+        packed = [slot << SIZE_BITS | size for slot, size in zip(slots, packed, strict=True)]
+    consumer.pending.add(positions, packed)
+    if not ack_sets and (not counts or counts.keys().isdisjoint(positions)):
+        frames, payload_bytes = consumer.encoder.encode_plain(positions, [entry.body for entry in entries])
+    else:
+        frames, payload_bytes = _encode(consumer, entries, ack_sets, counts, None)
     if consumer.notes is not None:
         consumer.notes.dispatched(consumer.name, entries, now_ms, ack_sets, counts)
-    return _sent(consumer, entries, sizes, frames, now_ms)
+    return _sent(consumer, sizes, frames, payload_bytes, now_ms)
+
+
+def _encode(
+    consumer: Consumer,
+    entries: Sequence[Entry],
+    ack_sets: AckSets,
+    counts: Mapping[tuple[int, int], int],
+    epoch: int | None,
+) -> tuple[list[bytes | memoryview], int]:
+    """As `MessageEncoder.encode_plain`, with the optional fields of each entry."""
+    encode = consumer.encoder.encode
+    frames: list[bytes | memoryview] = []
+    for entry in entries:
+        position = entry.position
+        bits = ack_sets[position][1] if position in ack_sets else None
+        encode(frames, position[0], position[1], counts.get(position, 0), bits, epoch, entry.body)
+    # The encoder adds two buffers for each entry, the second is what the client sent.
+    return frames, sum(map(len, frames[1::2]))
 
 
 def _sent(
     consumer: Consumer,
-    entries: Sequence[Entry],
     sizes: Sequence[int],
     frames: list[bytes | memoryview],
+    payload_bytes: int,
     now_ms: int,
 ) -> int:
     messages = sum(sizes)
-    # The encoder adds two buffers for each entry, the second is what the client sent.
-    payload_bytes = sum(map(len, frames[1::2]))
-    consumer.sent(len(entries), messages, payload_bytes, now_ms)
+    consumer.sent(len(sizes), messages, payload_bytes, now_ms)
     # Not before the entries are pending, as in Pulsar's Consumer.sendMessages: a consumer that is
     # disconnected by its write gives back what is pending, and nothing else.
     consumer.outbox.write(frames)

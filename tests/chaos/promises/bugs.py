@@ -59,10 +59,10 @@ BUGS = (
         "each-tenth-message-twice",
         "dispatcher",
         SEND,
-        "        encode(frames, ledger_id, entry_id, counts.get(position, 0) if counts else 0, bits, None,"
-        " entry.body)\n",
-        "        for _ in range(1 + (entry_id % 10 == 9)):\n"
-        "            encode(frames, ledger_id, entry_id, counts.get(position, 0), bits, None, entry.body)\n",
+        ".encode_plain(positions, [entry.body for entry in entries])\n",
+        ".encode_plain(*map(list, zip(*[\n"
+        "            (e.position, e.body) for e in entries for _ in range(1 + (e.position[1] % 10 == 9))\n"
+        "        ])))\n",
         "pulsar-20099",
     ),
     Bug(
@@ -94,8 +94,8 @@ BUGS = (
         "one-consumer-gets-a-read-backwards",
         "dispatcher",
         SEND,
-        "    for entry in entries:\n        position = entry.position\n        bits",
-        "    for entry in reversed(entries):\n        position = entry.position\n        bits",
+        "            [entry.position for entry in entries], [entry.body for entry in entries]\n",
+        "            [entry.position for entry in entries[::-1]], [entry.body for entry in entries[::-1]]\n",
         "restarts",
     ),
     Bug(
@@ -201,7 +201,7 @@ BUGS = (
         "redeliveries-are-not-counted",
         "redelivery",
         SEND,
-        "counts.get(position, 0) if counts else 0",
+        "counts.get(position, 0)",
         "0",
         "pulsar-25617",
     ),
@@ -447,12 +447,13 @@ BUGS = (
         "what-a-seek-brings-again-comes-twice",
         "dispatcher",
         SEND,
-        "        encode(frames, ledger_id, entry_id, counts.get(position, 0) if counts else 0, bits, None,"
-        " entry.body)\n",
-        "        seen = send_tracked.__dict__.setdefault('seen', set())\n"
-        "        for _ in range(1 + (position in seen)):\n"
-        "            encode(frames, ledger_id, entry_id, counts.get(position, 0), bits, None, entry.body)\n"
-        "        seen.add(position)\n",
+        ".encode_plain(positions, [entry.body for entry in entries])\n",
+        ".encode_plain(*map(list, zip(*[\n"
+        "            (e.position, e.body)\n"
+        "            for seen in [send_tracked.__dict__.setdefault('seen', set())]\n"
+        "            for e in entries for _ in range(1 + (e.position in seen))\n"
+        "        ])))\n"
+        "        send_tracked.__dict__['seen'].update(positions)\n",
         "pulsar-26420",
     ),
     Bug(
