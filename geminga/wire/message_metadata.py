@@ -68,6 +68,14 @@ NEARLY_BROKERS_MS = 365 * 86_400_000
 _TIMES_MAX = 1024
 _times: dict[bytes, int] = {}
 """Maps the upper four of a timestamp's six varint bytes to their value. They change every 16 seconds."""
+# A producer's metadata mostly end in the same fields: a compression, a size, a number of messages. Keys and
+# due times differ from message to message, and are not kept.
+_RESTS_MAX = 256
+_REST_BYTES_MAX = 24
+_rests: dict[bytes, tuple[int, bool, int, int]] = {}
+"""Maps the bytes behind the publish time to what `_scan_rest` finds there: messages in the batch, whether it
+is one, compression, uncompressed size.
+"""
 
 
 def stamp(broker_timestamp_ms: int, index: int | None = None) -> bytes:
@@ -145,6 +153,9 @@ def peek(body: bytes) -> Peek:
                 if publish_time_ms >= 0:
                     if at == end:
                         return Peek(body, publish_time_ms)
+                    rest = _rests.get(body[at:end])
+                    if rest is not None:
+                        return Peek(body, publish_time_ms, None, None, 0, *rest)
                     found = _scan_rest(body, publish_time_ms, at, end)
                     if found is not None:
                         return found
@@ -205,6 +216,7 @@ def _scan_rest(body: bytes, publish_time_ms: int, at: int, end: int) -> Peek | N
     Skipped fields are not checked. May read bytes after `end`, but never accepts a value that depends on
     them.
     """
+    begin = at
     # Collected in local names and passed by position, since most entries have only these fields: a dictionary
     # passed by keywords made the peek of a batch a quarter slower.
     partition_key = ordering_key = None
@@ -282,7 +294,13 @@ def _scan_rest(body: bytes, publish_time_ms: int, at: int, end: int) -> Peek | N
         compression,
         uncompressed_bytes,
     )
-    return found if others is None else msgspec.structs.replace(found, **others)
+    if others is not None:
+        return msgspec.structs.replace(found, **others)
+    if end - begin <= _REST_BYTES_MAX and not deliver_at_ms and partition_key is None is ordering_key:
+        if len(_rests) >= _RESTS_MAX:
+            _rests.clear()
+        _rests[body[begin:end]] = num_messages, is_batch, compression, uncompressed_bytes
+    return found
 
 
 def _parse(body: bytes, at: int, end: int) -> Peek:

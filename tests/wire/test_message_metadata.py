@@ -170,6 +170,17 @@ def test_times_are_remembered_within_a_bound() -> None:
     assert len(message_metadata._times) <= 1024
 
 
+def test_equal_ends_of_metadata_are_remembered_within_a_bound() -> None:
+    for n in range(1000):
+        for _ in range(2):
+            found = peek_at(num_messages_in_batch=n, uncompressed_size=n + 1, compression=pb.LZ4)
+            assert (found.num_messages_in_batch, found.is_batch) == (n, True)
+            assert (found.uncompressed_bytes, found.compression) == (n + 1, pb.LZ4)
+        assert peek_at(num_messages_in_batch=n, partition_key=str(n)).partition_key_utf8 == b"%d" % n
+    assert len(message_metadata._rests) <= 256
+    assert peek_at().num_messages_in_batch == 1
+
+
 # -- against protobuf --------------------------------------------------------------------------------------
 
 u64 = st.one_of(st.integers(0, 300), st.integers(0, 2**64 - 1), st.just(NOW_MS), st.just(NOW_MS + 9_999))
