@@ -7,15 +7,22 @@ left out. Once there is a public URL, links can become absolute here.
 Archives hold times, modes, owners and orders of files, which differ from checkout to checkout. Here all of
 them are fixed, so the same commit gives the same wheel and the same source distribution, also when they are
 built from an unpacked source distribution. `SOURCE_DATE_EPOCH` sets another time.
+
+A wheel has the loops in C, compiled, if they can be, and the tags of what they run on: CPython 3.11 and newer
+on this system. Where nothing can be compiled, and with `GEMINGA_PURE=1`, it is one for every system.
 """
 
 import gzip
 import os
 import re
+import runpy
+import sys
 import tarfile
+import tempfile
+from functools import cache
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
@@ -46,6 +53,28 @@ def plain_mode(mode: int) -> int:
     return 0o755 if mode & 0o100 else 0o644
 
 
+LOOPS = runpy.run_path(str(Path(__file__).with_name("geminga") / "loops" / "compile.py"))
+COMPILE_SECONDS_MAX = 60
+
+
+@cache
+def compiled_loops() -> bytes | None:
+    """The extension, compiled at the first call; None for a wheel without it."""
+    if os.environ.get("GEMINGA_PURE", "") not in ("", "0"):
+        return None
+    with tempfile.TemporaryDirectory() as directory:
+        reason = LOOPS["compile_loops"](Path(directory), timeout_s=COMPILE_SECONDS_MAX)
+        if reason is not None:
+            print(f"the loops stay Python: {reason}", file=sys.stderr)
+            return None
+        return (Path(directory) / LOOPS["FILE_NAME"]).read_bytes()
+
+
+class WithLoops(Distribution):
+    def has_ext_modules(self) -> bool:
+        return compiled_loops() is not None
+
+
 def set_plain_modes(directory: str) -> None:
     for path in Path(directory).rglob("*"):
         if path.is_file():
@@ -55,10 +84,16 @@ def set_plain_modes(directory: str) -> None:
 class PlainBuild(build_py):
     def run(self) -> None:
         super().run()
+        if (extension := compiled_loops()) is not None:
+            (Path(self.build_lib) / LOOPS["FILE_NAME"]).write_bytes(extension)
         set_plain_modes(self.build_lib)
 
 
 class PlainWheel(bdist_wheel):
+    def get_tag(self) -> tuple[str, str, str]:
+        python, abi, platform = super().get_tag()
+        return (python, abi, platform) if compiled_loops() is None else ("cp311", "abi3", platform)
+
     def egg2dist(self, egginfo_path: str, distinfo_path: str) -> None:
         super().egg2dist(egginfo_path, distinfo_path)
         set_plain_modes(distinfo_path)
@@ -89,5 +124,6 @@ if __name__ == "__main__":
     setup(
         long_description=for_package_index(Path(__file__).with_name("README.md").read_text(encoding="utf-8")),
         long_description_content_type="text/markdown",
+        distclass=WithLoops,
         cmdclass={"build_py": PlainBuild, "bdist_wheel": PlainWheel, "sdist": PlainSource},
     )

@@ -6,13 +6,18 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from geminga.loops.compile import FILE_NAME, obstacle
+
 ROOT = Path(__file__).resolve().parents[1]
+OBSTACLE = obstacle()
+PLATFORM = sysconfig.get_platform().replace("-", "_")
 BUILD = "from setuptools import build_meta as b; b.build_sdist('..'); b.build_wheel('..')"
 
 
@@ -26,9 +31,10 @@ def tracked() -> list[str]:
     return [name for name in listing.read_text().splitlines() if ".egg-info/" not in name]
 
 
-def build(source: Path, umask: int) -> tuple[Path, Path]:
+def build(source: Path, umask: int, **variables: str) -> tuple[Path, Path]:
     """The source distribution and the wheel, as a build tool makes them."""
     environment = {key: value for key, value in os.environ.items() if key != "SOURCE_DATE_EPOCH"}
+    environment |= {"GEMINGA_PURE": "", **variables}
     run = [sys.executable, "-P", "-c", BUILD]
     done = subprocess.run(
         run, cwd=source, env=environment, umask=umask, capture_output=True, text=True, check=False
@@ -88,7 +94,10 @@ def test_a_wheel_has_the_package_and_its_types_and_nothing_else(built: tuple[Pat
     with zipfile.ZipFile(built[1]) as wheel:
         modes = {entry.filename: entry.external_attr >> 16 & 0o777 for entry in wheel.infolist()}
         [entry_points] = [wheel.read(name).decode() for name in modes if name.endswith("entry_points.txt")]
-    assert {name.partition("/")[0].partition("-")[0] for name in modes} == {"geminga"}
+    loops = {FILE_NAME} if OBSTACLE is None else set()
+    assert {name.partition("/")[0].partition("-")[0] for name in modes} == {"geminga"} | loops
+    assert not any(name.endswith(".c") for name in modes)
+    assert built[1].name.endswith("-py3-none-any.whl" if OBSTACLE else f"-cp311-abi3-{PLATFORM}.whl")
     sources = {name for name in tracked() if name.startswith("geminga/") and name.endswith((".py", ".pyi"))}
     assert sources | {"geminga/py.typed", "geminga/wire/geminga.proto"} <= set(modes)
     assert modes["geminga/pipeline/spark/java/bin/java"] == 0o755
@@ -96,3 +105,18 @@ def test_a_wheel_has_the_package_and_its_types_and_nothing_else(built: tuple[Pat
         *("[console_scripts]", "geminga", "=", "geminga.__main__:start"),
         *("[pytest11]", "geminga", "=", "geminga.testing.plugin"),
     ]
+
+
+@pytest.mark.parametrize(
+    "variables", [{"GEMINGA_PURE": "1"}, {"PATH": "/nowhere"}], ids=["asked", "no compiler"]
+)
+def test_a_wheel_without_the_loops_in_c_is_for_every_system(
+    built: tuple[Path, Path], variables: dict[str, str], tmp_path: Path
+) -> None:
+    with tarfile.open(built[0]) as archive:
+        archive.extractall(tmp_path, filter="data")
+    [source] = tmp_path.iterdir()
+    _, wheel = build(source, 0o022, **variables)
+    assert wheel.name.endswith("-py3-none-any.whl")
+    with zipfile.ZipFile(wheel) as content:
+        assert not [name for name in content.namelist() if name.endswith((".so", ".c"))]

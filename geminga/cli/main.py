@@ -137,8 +137,9 @@ def _main(arguments: Sequence[str] | None) -> int:
         return EXIT_OK if given else EXIT_USAGE
     if given[0] in ("-V", "--version", "version"):
         from geminga import __version__
+        from geminga.loops import kind
 
-        print(f"geminga {__version__}")
+        print(f"geminga {__version__} (loops: {kind()})")
         return EXIT_OK
     module = MODULES.get(given[0]) or UNLISTED.get(given[0])
     if module is None:

@@ -43,3 +43,8 @@ def _load() -> ModuleType | None:
 
 native = _load()
 """The compiled module, or None: then the loops run in Python."""
+
+
+def kind() -> str:
+    """Which loops run: `C` or `Python`."""
+    return "Python" if native is None else "C"

@@ -9,6 +9,7 @@ import pytest
 from geminga import __version__
 from geminga.cli.client import addresses
 from geminga.cli.main import main
+from geminga.loops import kind
 
 URLS = (
     "foo:1:2",
@@ -114,4 +115,4 @@ def test_the_address_may_stand_in_front(
 def test_the_version_is_a_command_too(capsys: pytest.CaptureFixture[str]) -> None:
     for word in ("version", "--version", "-V"):
         assert main([word]) == 0
-        assert capsys.readouterr().out == f"geminga {__version__}\n"
+        assert capsys.readouterr().out == f"geminga {__version__} (loops: {kind()})\n"

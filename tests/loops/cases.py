@@ -12,9 +12,7 @@ from geminga.wire import client_commands, encoder
 
 NOW_MS = 1_785_500_000_000
 U64 = 2**64 - 1
-PAYLOADS = tuple(
-    bytes([65 + n % 26]) * n for n in (0, 1, 7, 100, 335, 336, 1007, 1008, 1009, 1024, 2100, 5000)
-)
+PAYLOADS = tuple(Random(n).randbytes(n) for n in (0, 1, 7, 100, 335, 336, 1007, 1008, 1009, 1024, 2100, 5000))
 MAGIC_NUMBERS = (0, 1, 0x7F, 0x80, 0x3FFF, 0x4000, 2**28 - 1, 2**31 - 1, 2**31, 2**63 - 1, 2**63, U64)
 
 Arguments = tuple[Any, ...]
@@ -101,8 +99,8 @@ def sends(random: Random) -> tuple[Arguments, int]:
         other = random.random()
         if other < 0.02:
             frames.append(encoder.ping())
-        elif other < 0.04:
-            frames.append(send_frame(random, a_number(random)))
+        elif other < 0.08:
+            frames.append(send_frame(random, random.choice((3, 4, 0x7F, 300, a_number(random)))))
         else:
             frames.append(send_frame(random, producer_id))
     if random.random() < 0.3:

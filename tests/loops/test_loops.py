@@ -9,7 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from geminga.bookie.journal import journal_format
+from geminga.bookie.records.records import damaged_record
 from geminga.loops import compile as compiling
+from geminga.position import Position
+from geminga.wire import client_commands, hot_encoder, scan_ack
+from geminga.wire.decoder import Decoder
+from geminga.wire.message_metadata import stamp
+from tests.loops.fuzz import load
+from tests.loops.plant import BUGS, Bug, is_found
 
 ROOT = Path(__file__).resolve().parents[2]
 OBSTACLE = compiling.obstacle()
@@ -62,3 +70,66 @@ def test_what_does_not_compile_leaves_no_file(tmp_path: Path) -> None:
     source.write_text("this is no C\n")
     assert compiling.compile_loops(tmp_path, source=source)
     assert [path.name for path in tmp_path.iterdir()] == ["loops.c"]
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=[bug.name for bug in BUGS])
+def test_a_planted_bug_fits_the_source(bug: Bug) -> None:
+    assert bug.planted() != compiling.SOURCE.read_text()
+
+
+@compiled
+@pytest.mark.parametrize("name", ["varint-of-ten-bytes", "body-not-released"])
+def test_the_comparison_finds_a_planted_bug(name: str) -> None:
+    assert is_found(next(bug for bug in BUGS if bug.name == name))
+
+
+@pytest.fixture(params=["C", "Python"])
+def kind(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each way in turn, at each place that chooses."""
+    native = None
+    if request.param == "C":
+        if OBSTACLE is not None:
+            pytest.skip(f"nothing to choose: {OBSTACLE}")
+        assert compiling.compile_loops(tmp_path) is None
+        native = load(tmp_path / compiling.FILE_NAME)
+    for module in (hot_encoder, scan_ack, journal_format):
+        monkeypatch.setattr(module, "native", native)
+    return str(request.param)
+
+
+def test_a_group_is_read_back(kind: str) -> None:
+    header = journal_format.FileHeader(7, 12345, 512, 0, 0)
+    batches = [(3, 10, [b"one", b"three", b""]), (4, 0, [bytes(1008)] * 70)]
+    group, segments = journal_format.encode_group(header, 4096, 4096, batches)
+    assert [(s.ledger_id, s.first, s.bodies(s.first, s.last)) for s in segments] == batches
+    assert [damaged_record(segment) for segment in segments] == [None, None]
+    found = journal_format.decode_group_header(group, 7, 4096)
+    assert found is not None
+    assert found.end == 4096 + len(group)
+    runs = journal_format.decode_runs(group, header, found)
+    assert runs == [journal_format.Run(3, 10, 3), journal_format.Run(4, 0, 70)]
+
+
+@pytest.mark.parametrize("size", [10, 2047, 2048, 40_000])
+def test_messages_are_what_a_client_reads(kind: str, size: int) -> None:
+    positions = [Position(5, entry_id) for entry_id in (0, 127, 128, 70_000)]
+    entry = client_commands.entry(client_commands.metadata("p", 1, 1_785_500_000_000), bytes(size))
+    bodies = [stamp(1_785_500_000_000) + entry for _ in positions]
+    frames, payload_bytes = hot_encoder.MessageEncoder(9, 3).encode_plain(positions, bodies)
+    found = Decoder().feed(b"".join(frames))
+    assert payload_bytes == len(entry) * len(positions)
+    assert [(d.message.message_id.entryId, d.message.message_id.partition) for d in found] == [
+        (position.entry_id, 3) for position in positions
+    ]
+    assert [(d.message.consumer_id, d.checksum_ok) for d in found] == [(9, True)] * len(found)
+
+
+def test_acknowledgements_are_read(kind: str) -> None:
+    positions = [(5, 1), (5, 2), (6, 70_000)]
+    (found,) = Decoder().feed(client_commands.ack(9, positions, request_id=4))
+    assert (found.consumer_id, found.cumulative, found.positions, found.request_id) == (
+        9,
+        False,
+        positions,
+        4,
+    )

@@ -1,4 +1,6 @@
-"""What only Geminga has: memory by part of the budget, group commit, turns of the event loop, the log."""
+"""What only Geminga has: memory by part of the budget, group commit, turns of the event loop, the log,
+which loops run.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ from collections.abc import Iterator
 from geminga.admin.metrics.figures import Figure, counter, histogram, one
 from geminga.bookie.records.settings import GROUP_ENTRIES_BOUNDS, GROUP_WAIT_BOUNDS_S, BookieStatistics
 from geminga.broker.flow.statistics import MemoryStatistics, TurnStatistics
+from geminga.loops import kind
 
 
 def group_figures(bookie: BookieStatistics) -> Iterator[Figure]:
@@ -36,6 +39,12 @@ def turn_figures(turns: TurnStatistics) -> Iterator[Figure]:
     yield one(f"{prefix}longest_turn_seconds", text, turns.longest_s)
     text = "The longest turn since the start"
     yield one(f"{prefix}longest_turn_ever_seconds", text, turns.longest_ever_s)
+
+
+def loops_figure() -> Figure:
+    return one(
+        "geminga_loops", "What the loops that run once for each message are written in", 1, kind=kind()
+    )
 
 
 def memory_figures(memory: MemoryStatistics) -> Iterator[Figure]:

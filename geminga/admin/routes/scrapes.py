@@ -8,7 +8,7 @@ from geminga.admin.metrics.bookie import bookie_figures
 from geminga.admin.metrics.emulated import Collections, cache_figures, jvm_figures, request_figures
 from geminga.admin.metrics.exposition import Levels, exposition
 from geminga.admin.metrics.faults import fault_figures
-from geminga.admin.metrics.own import group_figures, log_figures, memory_figures, turn_figures
+from geminga.admin.metrics.own import group_figures, log_figures, loops_figure, memory_figures, turn_figures
 from geminga.admin.metrics.page import Pages
 from geminga.admin.metrics.process import process_figures
 from geminga.admin.metrics.text import OPEN_METRICS, PLAIN
@@ -53,6 +53,7 @@ class Scrapes:
             *bookie_figures(bookie, statistics.recovery_report(), statistics.stored_counts()),
             *group_figures(bookie),
             *turn_figures(broker.turns),
+            loops_figure(),
             *memory_figures(memory),
             *log_figures(process.dropped_log_lines()),
             *fault_figures(self._faults.in_force(), self._faults.hits()),

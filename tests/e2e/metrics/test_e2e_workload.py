@@ -149,6 +149,7 @@ AT_REST = {
     "geminga_delayed_early_total": "tests/e2e/delays/test_e2e_delayed_metrics.py is early",
     "geminga_delayed_buckets_rebuilt_total": "tests/e2e/delays/test_e2e_delayed_metrics.py rebuilds",
     "geminga_log_dropped_lines": "every line is read",
+    "geminga_loops": "the loops do not change",
     "geminga_memory_budget_bytes": "the budget does not change",
     "geminga_memory_configured_bytes": "the budget does not change",
     "geminga_metrics_pages_abandoned": "test_e2e_metrics.py gives scrapes up",
