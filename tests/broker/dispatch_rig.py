@@ -20,7 +20,7 @@ from geminga.bookie.running.bookie import Bookie
 from geminga.broker.delays.open_index import new_buckets
 from geminga.broker.delays.settings import DelayPolicy, DelaySettings
 from geminga.broker.delays.subscription_delays import OpenedIndex, SubscriptionDelays
-from geminga.broker.delays.topic_delays import TopicDelays
+from geminga.broker.delays.topic_delays import NONE_HELD, TopicDelays
 from geminga.broker.dispatch.consumer import EXCLUSIVE, SUBSCRIPTION_TYPES, Consumer
 from geminga.broker.flow.read_memory import ReadMemory
 from geminga.broker.subscription.subscription import Subscription, SubscriptionSettings
@@ -189,6 +189,7 @@ class InMemory:
 
     shared: Any = None
     fed_from = LATEST
+    held = NONE_HELD
 
     def __init__(self, rig: Rig) -> None:
         self.policy = DelayPolicy()

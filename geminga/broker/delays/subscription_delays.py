@@ -60,6 +60,11 @@ class IndexDoor(Protocol):
         """From here on the shared index hears by itself of what is published; LATEST: it does not."""
         ...
 
+    @property
+    def held(self) -> tuple[Position, Position]:
+        """First and last of the entries that the shared index was told of last, if all of them wait in it."""
+        ...
+
     def has_index(self, cursor: Cursor) -> bool:
         """Whether there is an index already that `open` would look at."""
         ...
@@ -80,7 +85,6 @@ class SubscriptionDelays:
 
     __slots__ = (
         "_again",
-        "_door",
         "_early",
         "_is_closed",
         "_ledger",
@@ -88,6 +92,7 @@ class SubscriptionDelays:
         "_opening",
         "clears",
         "cursor",
+        "door",
         "given_out",
         "is_opening",
         "overrides",
@@ -111,7 +116,7 @@ class SubscriptionDelays:
         """
         self._ledger = ledger
         self.cursor = cursor
-        self._door = door
+        self.door = door
         self.given_out = given_out
         self.wake = wake
         self.policy = door.policy
@@ -155,8 +160,8 @@ class SubscriptionDelays:
         """
         cursor, ledger = self.cursor, self._ledger
         until = ledger.last_confirmed
-        if self.tracker is not None and self._door.fed_from < until:
-            fed_from = self._door.fed_from
+        if self.tracker is not None and self.door.fed_from < until:
+            fed_from = self.door.fed_from
             until = Position(fed_from.ledger_id, fed_from.entry_id - 1)
         unread = ledger.count_between(max(self.read_until, cursor.mark_delete), until)
         return min(unread, max(cursor.backlog_entries() - len(self), 0))
@@ -166,12 +171,12 @@ class SubscriptionDelays:
 
     def has_index(self) -> bool:
         """Whether there is an index already that `open` would look at."""
-        return self._door.has_index(self.cursor)
+        return self.door.has_index(self.cursor)
 
     @property
     def buckets(self) -> Buckets | None:
         """The index that it looks at, or would if it held anything back."""
-        return self.own if self.own is not None else self._door.shared
+        return self.own if self.own is not None else self.door.shared
 
     @property
     def unknown(self) -> UnknownLedgers | None:
@@ -203,11 +208,11 @@ class SubscriptionDelays:
         """The tracker, opened if it is not there yet. Cancelling leaves it closed."""
         async with self._opening_lock():
             if self.tracker is None:
-                opened = await self._door.open(self)
+                opened = await self.door.open(self)
                 self.tracker = opened.view
                 if opened.buckets is not None:
                     # A shared one belongs to the topic: this subscription's end must not close it.
-                    if opened.buckets is not self._door.shared:
+                    if opened.buckets is not self.door.shared:
                         self.own = opened.buckets
                     if opened.buckets.overrides is not None:
                         self.overrides = opened.buckets.overrides.times_ms
@@ -220,7 +225,7 @@ class SubscriptionDelays:
         """
         if not self.is_opening:
             # The import of numpy takes a tenth of a second, and undelayed messages do not wait for it.
-            if not self._door.start_soon(self._open_beside):
+            if not self.door.start_soon(self._open_beside):
                 return False
             self.is_opening = True
         if self._early is None:
@@ -489,7 +494,7 @@ class SubscriptionDelays:
 
     def _record(self, kind: str, **at: int) -> None:
         counts = {**at, "messages": 0 if self.buckets is None else self.buckets.losses.read_again}
-        self._door.record(kind, topic=self._ledger.name, subscription=self.cursor.name, counts=counts)
+        self.door.record(kind, topic=self._ledger.name, subscription=self.cursor.name, counts=counts)
 
     def all_again(self) -> None:
         """The whole backlog is about to be read: nothing is to be read once more."""

@@ -33,6 +33,7 @@ log = logging.getLogger("geminga.broker")
 
 # Named and not imported: the module brings numpy, which a broker without delayed messages never needs.
 _OPEN_INDEX = "geminga.broker.delays.open_index"
+NONE_HELD: Final = (LATEST, LATEST)
 PRECISION_PROPERTY: Final = "#geminga-delayed-precision-ms"
 """Of a cursor: how precisely its subscription wants due times. It names no ledger."""
 
@@ -62,6 +63,10 @@ class TopicDelays:
         """Whether `appended` wants to know of delayed entries."""
         self.fed_from: Position = LATEST
         """While it does: the first position of which it was told."""
+        self.held: tuple[Position, Position] = NONE_HELD
+        """First and last of the entries that `appended` was told of last, if all of them wait in the shared
+        index.
+        """
         self._ledger = ledger
         self._clock = clock
         self._off_loop = off_loop
@@ -276,10 +281,9 @@ class TopicDelays:
         if not self.feeds:
             return
         assert self.shared is not None
-        append = self.shared.index.append
-        for entry_id, at_ms in enumerate(deliver_at_ms, first_entry_id):
-            if at_ms > 0:
-                append(ledger_id, entry_id, at_ms)
+        if self.shared.index.append_run(ledger_id, first_entry_id, deliver_at_ms):
+            last_entry_id = first_entry_id + len(deliver_at_ms) - 1
+            self.held = Position(ledger_id, first_entry_id), Position(ledger_id, last_entry_id)
 
     async def subscription_deleted(self) -> None:
         """A cursor is gone: let go of what of a shared index only that subscription needed; of all of it, if

@@ -224,6 +224,11 @@ class Dispatcher:
         self._reader.retry_now()
         self._around.wake()
 
+    def is_idle_after_publish(self) -> bool:
+        """Whether a round would find nothing, although the ledger has new confirmed entries."""
+        # Without consumers each publish would wake a task for nothing.
+        return not self.consumers or (self._delays is not None and self._delays.passes_published())
+
     # -- when to run a round ---------------------------------------------------------------------------------
 
     def retry_at_s(self) -> float:

@@ -236,8 +236,7 @@ class Subscription:
     def entries_available(self) -> None:
         """The ledger has new confirmed entries."""
         dispatcher = self.consumers.dispatcher
-        # Without consumers each publish would wake a task for nothing.
-        if dispatcher is not None and dispatcher.consumers:
+        if dispatcher is not None and not dispatcher.is_idle_after_publish():
             self.wake()
 
     # -- consumers -------------------------------------------------------------------------------------------

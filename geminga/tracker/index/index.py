@@ -104,18 +104,22 @@ class DelayedIndex:
 
     # -- adding ----------------------------------------------------------------------------------------------
 
-    def append(self, ledger_id: int, entry_id: int, deliver_at_ms: int) -> bool:
-        """As an entry is appended to the topic of a shared index; it must be new. False: it is due, or the
-        index is full; the dispatcher that reads the entry decides then.
+    def append_run(self, ledger_id: int, first_entry_id: int, deliver_at_ms: Sequence[int]) -> bool:
+        """As entries that follow on each other are appended to the topic of a shared index; they must be new.
+        A time of 0: no delay. Whether all of them wait here now: of others the dispatcher that reads them
+        decides.
         """
-        # Due by now: the dispatcher reads it in a moment anyway, and sends it without a detour.
-        if deliver_at_ms <= self.now_ms() + self._slack.refused_ms:
-            return False
-        # A flag first: nearly always nothing waits to be written, and this is asked for each delayed message.
+        # One look at the clock, and at what waits to be written, for all that were durable together.
         if self.buckets.awaits_writes and self.buckets.is_full():
             return False
-        self._feed_add(ledger_id, entry_id, deliver_at_ms)
-        return True
+        due_ms = self.now_ms() + self._slack.refused_ms
+        add, waiting = self._feed_add, 0
+        for entry_id, at_ms in enumerate(deliver_at_ms, first_entry_id):
+            # What is due by now the dispatcher reads in a moment anyway, and sends it without a detour.
+            if at_ms > due_ms:
+                add(ledger_id, entry_id, at_ms)
+                waiting += 1
+        return waiting == len(deliver_at_ms)
 
     def _early_ms(self) -> int:
         """How early some view is given messages, for which they have to be loaded in time."""

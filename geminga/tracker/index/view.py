@@ -324,16 +324,16 @@ class View:
         if self.due.behind.count:
             return now_ms
         # Within the pause after a drain each look would take a few rows out of the index.
-        if now_ms < not_before_ms and precision is None and self._earliest_ms() <= not_before_ms:
+        if now_ms < not_before_ms and precision is None and self.earliest_ms() <= not_before_ms:
             return not_before_ms
         if self._has_row(self.reader.limit_ms()):
             return now_ms if precision is not None else self.due.next_ms()
-        earliest_ms = self._earliest_ms()
+        earliest_ms = self.earliest_ms()
         if earliest_ms >= NEVER_MS:
             return None
         return earliest_ms if precision is None else precision.wake_ms(earliest_ms)
 
-    def _earliest_ms(self) -> int:
+    def earliest_ms(self) -> int:
         """The earliest kept time of what is at hand, dead or alive; later than all times if there is none."""
         earliest_ms = self.index.earliest_ms()
         if self.due.unread:

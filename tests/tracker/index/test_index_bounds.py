@@ -114,7 +114,7 @@ class TwoViews:
         """To a ledger of their own; they are returned in the order of time."""
         self.ledger_id += 1
         for entry_id, at_ms in enumerate(times_ms):
-            assert self.index.append(self.ledger_id, entry_id, at_ms)
+            assert self.index.append_run(self.ledger_id, entry_id, (at_ms,))
         by_time = sorted(range(len(times_ms)), key=times_ms.__getitem__)
         return [Position(self.ledger_id, entry_id) for entry_id in by_time]
 

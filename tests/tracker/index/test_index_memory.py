@@ -29,7 +29,7 @@ def test_a_tail_keeps_within_its_bytes_also_while_some_of_it_falls_due(spread_ms
     def add(number: int, from_ms: int) -> None:
         due_ms = clock.ms + from_ms + chance.randrange(spread_ms)
         ledger_id, entry_id = divmod(number * step, LEDGER_ENTRIES)
-        assert index.append(10 + ledger_id, entry_id, due_ms)
+        assert index.append_run(10 + ledger_id, entry_id, (due_ms,))
 
     for number in range(MESSAGES):
         add(number, 1000)

@@ -158,7 +158,7 @@ class AgainstDictionaries(RuleBasedStateMachine):
         if self.settings.is_shared:
             for entry_id in entries:
                 position = (self.ledger_id, entry_id)
-                kept = self.index.append(*position, self.times[position])
+                kept = self.index.append_run(*position, (self.times[position],))
                 assert kept == self.is_worth_tracking(self.times[position])
                 for subscriber in self.subscribers:
                     (subscriber.tracked if kept else subscriber.taken).add(position)

@@ -94,7 +94,7 @@ def test_a_view_that_lags_keeps_what_is_due_as_bitmaps() -> None:
     quick, slow = View(index), View(index)
     count = 600_000
     for n in range(count):
-        index.append(1 + n // 50_000, n % 50_000, 10 + n % 7)
+        index.append_run(1 + n // 50_000, n % 50_000, (10 + n % 7,))
     slow.pass_positions([(1, 0), (3, 5)])
     clock.ms = 1000
     while take(quick, 5000):
@@ -176,7 +176,7 @@ def test_a_position_made_due_earlier_overtakes_what_a_slower_view_has_yet_to_rea
     index = DelayedIndex(clock, IndexSettings(tick_ms=1000, strict=False, is_shared=True))
     quick, slow = View(index), View(index)
     for entry_id in range(8):
-        assert index.append(4, entry_id, 101_001)
+        assert index.append_run(4, entry_id, (101_001,))
     assert index.reschedule((4, 0), 100_352)
     assert take(quick, 9) == [(4, 0)]
     assert index.reschedule((4, 1), 100_000)
@@ -218,7 +218,7 @@ def test_what_a_subscription_without_a_view_still_needs_stays_in_a_shared_index(
     index = DelayedIndex(clock, settings, passed_by_all=lambda: lagging)
     quick = View(index)
     for entry_id in range(10):
-        index.append(1, entry_id, 50_000)
+        index.append_run(1, entry_id, (50_000,))
     quick.mark_delete_moved((1, 9))
     assert (len(quick), len(index)) == (0, 5)
     slow = View(index)

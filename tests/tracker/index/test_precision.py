@@ -65,7 +65,7 @@ def test_each_view_of_a_shared_index_has_its_own_precision(exact: bool) -> None:
     draw = random.Random(2)
     due_ms = {Position(1, n): START_MS + draw.randint(1, 20_000) for n in range(2000)}
     for place, at_ms in due_ms.items():
-        assert index.append(*place, at_ms)
+        assert index.append_run(*place, (at_ms,))
     late_ms = lateness_ms(clock, views, due_ms)
     assert [len(found) for found in late_ms] == [2000] * 4
     rounded_ms = 0 if exact else 15
@@ -92,11 +92,11 @@ def test_what_comes_to_a_bucket_that_was_drained_is_exact() -> None:
     exact, early = View(index), View(index)
     early.set_precision(1000)
     for n in range(0, 1000, 10):
-        index.append(1, n, START_MS + n + 1000)
+        index.append_run(1, n, (START_MS + n + 1000,))
     clock.ms += 1000
     assert len(take(early, 999)) == 100
     assert take(exact, 999) == [(1, 0)]
-    index.append(2, 0, START_MS + 1505)
+    index.append_run(2, 0, (START_MS + 1505,))
     assert (early.next_due_ms(), exact.next_due_ms()) == (START_MS + 1505, START_MS + 1010)
     clock.ms = START_MS + 1504
     assert take(early, 999) == []
@@ -121,7 +121,7 @@ def test_what_one_view_got_early_does_not_fall_behind_for_the_others(
     early_count = 0
     for ledger_id in range(1, 6):
         for n in range(60):
-            index.append(ledger_id, n, clock.ms + 1000)
+            index.append_run(ledger_id, n, (clock.ms + 1000,))
         early.set_precision(60_000)  # as if the bucket had not been drained
         early_count += len(take(early, 999))
         assert take(exact, 999) == []
@@ -176,7 +176,7 @@ def test_what_is_read_again_after_it_came_early_is_not_lost_to_the_others(exact:
     early.set_precision(3000)
     due_ms = {Position(1, n): START_MS + 4000 + n for n in range(50)}
     for place, at_ms in due_ms.items():
-        assert index.append(*place, at_ms)
+        assert index.append_run(*place, (at_ms,))
     clock.ms = START_MS + 2500
     assert take(early, 100) == list(due_ms)
     late.pass_positions([Position(1, 40)])
@@ -196,7 +196,7 @@ def test_what_is_read_again_after_the_clock_stepped_back_is_not_lost_to_the_othe
     other = View(index, is_acknowledged=lambda position: position[1] < 10)
     due_ms = {Position(1, n): START_MS + 100 + n for n in range(50)}
     for place, at_ms in due_ms.items():
-        assert index.append(*place, at_ms)
+        assert index.append_run(*place, (at_ms,))
     clock.ms = START_MS + 1000
     assert take(one, 100) == list(due_ms)
     assert take(other, 10) == list(due_ms)[:10]
@@ -216,7 +216,7 @@ def test_a_bucket_that_is_recovered_late_is_in_time_behind_what_came_early() -> 
     early.set_precision(3000)
     due_ms = {Position(2, n): START_MS + 1500 + n for n in range(10)}
     for place, at_ms in due_ms.items():
-        assert index.append(*place, at_ms)
+        assert index.append_run(*place, (at_ms,))
     clock.ms = START_MS + 10
     assert early.has_due()
     found = {Position(1, n): START_MS + 500 + n for n in range(10)}
