@@ -3,13 +3,15 @@
     python bench/paced.py                                    this checkout alone
     python bench/paced.py --before ../before                 and another checkout, in turns
     python bench/paced.py --other 'path/to/other-broker {data_dir}'     any broker, on 6650 and 8080
+    python bench/paced.py --phases delayed --messages 100000 --rate 3333 --delay-max-ms 10000
     python bench/paced.py --syscalls                         by strace, in a run of their own
 
 All brokers run all the time, and get a burst of each kind one after the other: all meet the same weather, and
 the ratio of each turn is worth something on a busy machine. `delayed`: `--rate` messages a second, each due
-after `--delay-ms`, consumed as they come. `roundtrip`: a message is published, received and acknowledged
-before the next one is published. CPU is that of all threads of a broker, system calls of ours alone. Linux;
-the client is the Go one.
+after `--delay-ms`, or at random from there up to `--delay-max-ms`, consumed as they come; `delayed_late`
+is at p50, p99 and p99.9. `roundtrip`: a message is published, received and acknowledged before the next one
+is published. CPU is that of all threads of a broker, system calls of ours alone. Linux; the client is the Go
+one.
 """
 
 from __future__ import annotations
@@ -96,6 +98,7 @@ def burst(client: list[str], broker: Broker, phase: str, options: argparse.Names
     count = options.messages if phase == "delayed" else options.trips
     words = [*client, "-url", broker.url, "-type", "shared", "-phase", phase, "-topic", TOPIC + phase]
     words += ["-count", str(count), "-rate", str(options.rate), "-delay", f"{options.delay_ms}ms"]
+    words += ["-delay-max", f"{options.delay_max_ms}ms"]
     words += ["-timeout", "240s"]
     used: dict[str, float] = {}
     fields: dict[str, Any] = {}
@@ -140,7 +143,8 @@ def measure(client: list[str], brokers: list[Broker], options: argparse.Namespac
                         f", {key} {row[key + '_p50_ms']:.2f} / {row[key + '_p99_ms']:.2f}"
                         for key in ("end_to_end", "delayed_early", "delayed_late")
                         if key + "_p50_ms" in row
-                    ),
+                    )
+                    + (f" / {row['delayed_late_p999_ms']:.2f}" if "delayed_late_p999_ms" in row else ""),
                     flush=True,
                 )
                 if "syscalls" in row:
@@ -173,6 +177,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--trips", type=int, default=2000, help="of each burst")
     parser.add_argument("--rate", type=int, default=5000, help="delayed messages per second")
     parser.add_argument("--delay-ms", type=int, default=2000)
+    parser.add_argument("--delay-max-ms", type=int, default=0, help="random delays, up to this")
     parser.add_argument("--phases", nargs="+", choices=PHASES, default=list(PHASES))
     parser.add_argument("--syscalls", action="store_true", help="count them; CPU and times mean nothing then")
     parser.add_argument("--json", type=Path)

@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"slices"
 	"sync"
@@ -32,6 +33,7 @@ var (
 	batched      = flag.Bool("batched", false, "let the producer batch")
 	rate         = flag.Int("rate", 500, "messages per second of the latency and the delayed phase")
 	delay        = flag.Duration("delay", 2*time.Second, "delay of the delayed phase's messages")
+	delayMax     = flag.Duration("delay-max", 0, "if longer: delays are random, from -delay up to this")
 	timeout      = flag.Duration("timeout", time.Minute, "longest time that the phase may take")
 )
 
@@ -164,6 +166,7 @@ func percentiles(name string, values []time.Duration, fields map[string]any) {
 		return float64(values[int(share*float64(len(values)-1))].Microseconds()) / 1000
 	}
 	fields[name+"_p50_ms"], fields[name+"_p99_ms"], fields[name+"_max_ms"] = at(0.5), at(0.99), at(1)
+	fields[name+"_p999_ms"] = at(0.999)
 }
 
 // latency publishes at a fixed low rate, whatever the answers' pace, and takes the times of receipts and deliveries.
@@ -216,7 +219,11 @@ func delayed(client pulsar.Client) {
 			time.Sleep(time.Until(started.Add(time.Duration(number) * time.Second / time.Duration(*rate))))
 			// The protocol's times are whole milliseconds.
 			sent := time.Now()
-			due := time.UnixMilli(sent.Add(*delay).UnixMilli())
+			wait := *delay
+			if *delayMax > *delay {
+				wait += time.Duration(rand.Int64N(int64(*delayMax - *delay)))
+			}
+			due := time.UnixMilli(sent.Add(wait).UnixMilli())
 			delayedMessage := message(number, due)
 			delayedMessage.DeliverAt = due
 			producer.SendAsync(context.Background(), delayedMessage,
