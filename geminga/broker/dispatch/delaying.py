@@ -150,30 +150,36 @@ class DelayedReads:
 
     def take_due(self, count_max: int) -> bool:
         """Put what is due among what is to be sent again. False: nothing is, or there is no room for it."""
+        return self._take_due(min(count_max, self._replay.look_ahead_left())) > 0
+
+    def _take_due(self, count_max: int) -> int:
+        """How many were taken; fewer than `count_max` are all that were due."""
         tracker = self._delayed.tracker
-        # Due entries of blocked keys wait in the redelivery set too, and count towards its bound.
-        count_max = min(count_max, self._replay.look_ahead_left())
         if tracker is None or count_max <= 0 or not (taken := tracker.take_due(count_max)):
-            return False
+            return 0
         # As the column that the index gives: a tuple for each position once cost more than all the rest of a
         # drain.
         self._books.redelivery.add_all(taken)
         last = Position(taken[-1] >> ENTRY_BITS, taken[-1] & ENTRY_MASK)
         self._taken_ahead = max(self._taken_ahead, last)
-        return True
+        return len(taken)
 
     def take_due_at_pace(self, count_max: int) -> bool:
         """`take_due`, but False as well for a moment after all that was due has been taken."""
         if self._delayed.tracker is None:
             return False
         now_ms = self._around.clock.now_ms()
-        if self._pace.is_pause(now_ms) or not self.take_due(count_max):
+        if self._pace.is_pause(now_ms):
             return False
+        # Due entries of blocked keys wait in the redelivery set too, and count towards its bound.
+        count_max = min(count_max, self._replay.look_ahead_left())
+        taken = self._take_due(count_max)
         # Only then: a consumer of few permits takes a few at a time, and must not wait for the pace in
-        # between.
-        if not self._delayed.has_due():
+        # between. What falls due while these are taken waits for the pace: asked for once more, every third
+        # turn read and wrote a few messages twice.
+        if 0 < taken < count_max:
             self._pace.drained(now_ms)
-        return True
+        return taken > 0
 
     def may_take_due(self) -> bool:
         """Within the pause nothing is asked of the index: each answer would take a few messages out of it."""

@@ -348,7 +348,8 @@ class Dispatcher:
         # more.
         self._share(batch, is_new=False)
         delays.gave_out(len(positions))
-        return True
+        # A stream of due messages is one pass for each look of the pace.
+        return not self._is_at_end(delays)
 
     async def _send_new(self, count_max: int) -> bool:
         """False: there is nothing to read now, or reading is not allowed."""

@@ -18,7 +18,8 @@ from geminga.broker.subscription.subscription import Subscription
 from geminga.errors import ServiceNotReady
 from geminga.managed_ledger.cursor.bucket_properties import named_ledgers
 from geminga.position import Position
-from tests.broker.delays.test_topic_delays import publish, restarted, until
+from geminga.tracker.index.view import View
+from tests.broker.delays.test_topic_delays import SteppedClock, publish, restarted, until
 from tests.broker.dispatch_rig import Client, OpenRig, Rig, position_of
 
 INDEXES = pytest.mark.parametrize("is_shared", [False, True], ids=["own", "shared"])
@@ -157,6 +158,34 @@ async def test_a_consumer_with_one_permit_does_not_wait_for_the_pace(
             receipts.client.flow(1)
             await until(lambda count=count: len(receipts.at_ms) == count)
         assert rig.now_ms() - began_ms <= 100
+
+
+async def test_what_falls_due_while_others_are_sent_waits_for_the_pace(
+    dispatch_rig: OpenRig, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round takes two milliseconds here, in which more of a stream are due."""
+    async with dispatch_rig() as rig:
+        clock = rig.clock = SteppedClock()
+        await rig.index(is_shared=True, keeps_buckets=True)
+        subscription = await rig.subscription()
+        receipts = Receipts(rig, subscription, SHARED)
+        due_ms = await published(rig, [FIRST_MS + n for n in range(400)])
+        await rig.settle()
+        taken: list[int] = []
+        take_due = View.take_due
+
+        def slow(view: View, count_max: int) -> Any:
+            found = take_due(view, count_max)
+            if found:
+                taken.append(len(found))
+                clock.stepped_ms += 2
+            return found
+
+        monkeypatch.setattr(View, "take_due", slow)
+        await trio.sleep(FIRST_MS / 1000 + 1)
+        assert sum(taken) == 400
+        assert len(taken) <= 400 / DUE_PAUSE_MS + 2
+        assert 0 <= min(receipts.late_ms(due_ms)) <= max(receipts.late_ms(due_ms)) <= DUE_PAUSE_MS + 3
 
 
 def test_the_pace() -> None:
