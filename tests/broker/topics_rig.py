@@ -38,14 +38,16 @@ from geminga.metadata.ledger_ids import LedgerIds
 from geminga.metadata.store import MetadataStore
 from geminga.names import TopicName
 from geminga.wire import pulsar_pb2 as pb
-from geminga.wire.commands import Send
+from geminga.wire.commands import Send, Sends
 from geminga.wire.decoder import Delivery
+from geminga.wire.message_metadata import stamp
 from simulation.disk.sim_disk import SimDisk
 from simulation.disk.sim_key_value import SimKeyValue
 from tests.broker.dispatch_rig import FakeOutbox
 
 assert new_buckets is not None, "imported here, as its first import would take a thread"
 TOPIC = TopicName.parse("persistent://public/default/t")
+STAMP = stamp(1_785_500_000_000)
 
 
 class TopicsRig(NamedTuple):
@@ -116,6 +118,18 @@ def send(
     head = metadata.SerializeToString()
     checked = struct.pack(">I", len(head)) + head + payload
     return Send(1, sequence_id, 1, 0, struct.pack(">HI", 0x0E01, iscsi(checked)) + checked, True)
+
+
+def run_of(*sends: Send) -> Sends:
+    """As the decoder makes it of SENDs that came in one read."""
+    return Sends(
+        1,
+        [send.sequence_id for send in sends],
+        [send.num_messages for send in sends],
+        [send.highest_sequence_id for send in sends],
+        [STAMP + send.headers_and_payload for send in sends],
+        len(STAMP),
+    )
 
 
 async def topic_of(rig: TopicsRig, name: TopicName = TOPIC) -> Topic:

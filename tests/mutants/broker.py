@@ -104,8 +104,8 @@ MUTANTS = (
     Mutant(
         "publishers-that-wait-unnoticed",
         "geminga/broker/topic/publishing.py",
-        "        if is_alone:\n            self._rooms",
-        "        if producer.pending == 0 and not is_alone:\n            self._rooms",
+        "        if is_alone and len(stored) == 1:",
+        "        if not is_alone and len(stored) == 1:",
         ("tests/broker/topic/test_receipts_waited_for.py",),
         "every publisher with one message in flight would wait a millisecond more",
     ),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from geminga.broker.topic.producer import Producer
 from tests.broker.dispatch_rig import FakeOutbox
-from tests.broker.topics_rig import open_topics, send, topic_of
+from tests.broker.topics_rig import open_topics, run_of, send, topic_of
 
 
 async def test_only_a_publisher_with_one_entry_on_its_way_is_waited_for(
@@ -35,3 +36,7 @@ async def test_only_a_publisher_with_one_entry_on_its_way_is_waited_for(
         at = 5
         topic.publishing.publish(first, send(at))
         assert hurried == [0, 3, 5]
+        await wait_all_tasks_blocked()
+        at = 6
+        topic.publishing.publish_run(first, run_of(send(6), send(7)))
+        assert hurried == [0, 3, 5], "several at once: it does not wait for each"

@@ -13,28 +13,13 @@ from geminga.broker.topic.topic import Topic
 from geminga.errors import StorageError
 from geminga.managed_ledger.chain.rollover import ManagedLedgerSettings
 from geminga.wire import pulsar_pb2 as pb
-from geminga.wire.commands import Send, Sends
-from geminga.wire.message_metadata import stamp
 from tests.broker.dispatch_rig import FakeOutbox
-from tests.broker.topics_rig import open_topics, send, topic_of
+from tests.broker.topics_rig import open_topics, run_of, send, topic_of
 
 MESSAGE_BYTES_MAX = 1000
 """More than padding above it is refused."""
 TOO_LARGE = bytes(MESSAGE_BYTES_MAX + 10_240 + 1)
 HOUR_MS = 3_600_000
-STAMP = stamp(1_785_500_000_000)
-
-
-def run_of(*sends: Send) -> Sends:
-    """As the decoder makes it of SENDs that came in one read."""
-    return Sends(
-        1,
-        [send.sequence_id for send in sends],
-        [send.num_messages for send in sends],
-        [send.highest_sequence_id for send in sends],
-        [STAMP + send.headers_and_payload for send in sends],
-        len(STAMP),
-    )
 
 
 async def producer_of(topic: Topic) -> tuple[Producer, FakeOutbox]:
