@@ -13,7 +13,6 @@ The thread may wait a little for a group to fill (`journal_group_wait_s`).
 from __future__ import annotations
 
 import math
-import queue
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -100,10 +99,6 @@ class Journal:
         self._on_full = on_full
         self._on_failed = on_failed
         self._threaded = threaded
-        # A queue and not a condition: a token put before the thread sleeps is kept, so no wake-up is lost,
-        # and `SimpleQueue.put` is a single C call on the append path. Only for waits without an end: up to
-        # Python 3.12 at least, `get` with a time waits for ever if that has passed when it looks again.
-        self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._wake_event = trio.Event()
         self._done: deque[tuple[WrittenGroup, list[tuple[Adder, int]]] | _Refused | StorageError] = deque()
         self._is_refusing = False
@@ -165,9 +160,14 @@ class Journal:
         if self._follows_turns:
             self._is_wake_wanted = True
         elif self._threaded:
-            self._wakes.put(None)
+            self._wake_thread()
         else:
             self._wake_event.set()
+
+    def _wake_thread(self) -> None:
+        # Without a bell there is no thread yet, which looks at the queue before it sleeps, or none any more.
+        if self._bell is not None:
+            self._bell.wake()
 
     def hurry(self) -> None:
         """A publisher waits for the entry that it has just queued: begin its group at once."""
@@ -179,6 +179,9 @@ class Journal:
         groups are reported at the beginning of the next turn.
         """
         self._follows_turns = follows and self._threaded
+        # The bell first: `end_turn` then looks for groups whose ring went to a loop that followed its turns.
+        if self._bell is not None:
+            self._bell.follow(self._follows_turns)
         self.end_turn()
 
     def end_turn(self) -> None:
@@ -193,7 +196,7 @@ class Journal:
             self._hold_over.set()
         if self._is_wake_wanted:
             self._is_wake_wanted = False
-            self._wakes.put(None)
+            self._wake_thread()
 
     def begin_turn(self) -> None:
         """The loop has collected its events: report durable groups."""
@@ -229,11 +232,11 @@ class Journal:
 
     async def _run_thread(self) -> None:
         failure: StorageError | None = None
-        with Bell() as bell:
+        with Bell(self._deliver) as bell:
+            bell.follow(self._follows_turns)
             self._bell = bell
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._stop_when_cancelled)
-                nursery.start_soon(bell.run, self._deliver)
                 try:
                     # to_thread waits for the thread when cancelled, too, and keeps it to itself.
                     await trio.to_thread.run_sync(self._work, bell, limiter=trio.CapacityLimiter(1))
@@ -272,29 +275,34 @@ class Journal:
             if self._is_refusing:
                 if self._stopping:
                     return  # the loop may not deliver any more; `run` refuses the rest
-                self._wakes.get()
+                bell.sleep(rings=self._is_untold())
                 continue
             if self._queue:
                 if self._group_wait_s:
                     self._wait_for_more()
                 elif self._follows_turns:
                     self._keep_distance()
-                try:
-                    self._write_group()
-                finally:
-                    if self._loop_sleeps:
-                        bell.ring()
+                self._write_group()
+                # Without more to write the thread sleeps, which rings.
+                if self._queue and self._is_untold():
+                    bell.ring()
                 continue
             # Announce the sleep, then look again: an append after the announcement leaves a wake-up.
             self.idle = True
             if self._queue:
                 self.idle = False
+                if self._is_untold():  # of the group before, as it does not sleep
+                    bell.ring()
             elif self._stopping:
                 return
             else:
-                self._wakes.get()
+                bell.sleep(rings=self._is_untold())
                 self.idle = False
             self._waiting_since_s = _monotonic_s()
+
+    def _is_untold(self) -> bool:
+        """Whether a group has to be rung for. If not, the loop looks for it before it sleeps."""
+        return self._loop_sleeps and bool(self._done)
 
     def _wait_for_more(self) -> None:
         end_s = self._waiting_since_s + self._group_wait_s
@@ -399,5 +407,4 @@ class Journal:
         for adder in adders:
             adder.refused(refused.error)
         self._is_refusing = False
-        if self._threaded:
-            self._wakes.put(None)
+        self._wake_thread()
