@@ -20,6 +20,7 @@ from geminga.bookie.records.records import Segment
 from geminga.bookie.records.settings import BookieSettings
 from geminga.clock import RealClock
 from geminga.errors import StorageError
+from geminga.limits import KIB
 from geminga.storage.disk import Disk, File
 from geminga.storage.disk_errors import DiskFull
 from geminga.storage.removed_files import is_cut, write_again
@@ -28,6 +29,13 @@ from geminga.storage.removed_files import is_cut, write_again
 # bytes again before a crash, and they would push out the pages of entry logs, which consumers do read.
 DROP_CACHE_BYTES = 1 << 20
 """The page cache is released behind the writer in steps of at least this."""
+# A sync is slow if the group is the first to write to its blocks: the file system then commits that they are
+# written. Zeros in the write of one small group save that for those that follow, and 64 KiB more are hardly
+# slower. One message at a time took 0.75 of the CPU, and 0.65 of the time, that it takes without them.
+ZEROS_BYTES = 64 * KIB
+"""A small group at the end of the written part of a file has this many zeros written behind it."""
+SMALL_GROUP_BYTES_MAX = 16 * KIB
+"""A group that takes up more of the file has no zeros written behind it, and pays for its blocks itself."""
 _monotonic_s = RealClock().monotonic_s
 
 
@@ -77,7 +85,7 @@ class JournalFiles:
         self.directory = directory
         self._settings = settings
         self._owner = owner
-        self._padding = bytes(settings.journal_alignment_bytes)
+        self._zeros = bytes(settings.journal_alignment_bytes + ZEROS_BYTES)
         self._lock = threading.Lock()
         self._free = list(free)
         self._old: list[int] = []
@@ -88,7 +96,7 @@ class JournalFiles:
         self._file: File
         self._named: _NamedFile
         self._header: FileHeader
-        self._end = self._allocated = self._dropped = 0
+        self._end = self._allocated = self._written = self._dropped = 0
         self._open_next(journal_id, previous)
         self._trim_free()
 
@@ -131,9 +139,10 @@ class JournalFiles:
             self._allocated = _reserve(file, end, wanted)
         # Zeros up to the alignment, so that the page is written whole. A recycled file has old groups there;
         # the kernel would have to read the page before it could change part of it.
+        zeros_end = self._end_of_zeros(offset, end)
         started = _monotonic_s()
         try:
-            file.write_synced(offset, (group, self._padding[: end - offset - len(group)]))
+            file.write_synced(offset, (group, self._zeros[: zeros_end - offset - len(group)]))
         except DiskFull as error:
             # The space was reserved: this file system does not keep its promise, and the group may be there.
             raise StorageError(str(error)) from error
@@ -155,6 +164,19 @@ class JournalFiles:
             waited_s,
             ended_s - began_s,
         )
+
+    def _end_of_zeros(self, offset: int, end: int) -> int:
+        """Where the write of a group ends that takes up the bytes from `offset` to `end`."""
+        if end <= self._written:
+            return end
+        zeros_end = end
+        if end - offset <= SMALL_GROUP_BYTES_MAX:
+            # Not up to the end of the reserved space: a write that ends there hides that the file was cut,
+            # and only a group that does so has looked for that.
+            last = self._allocated - self._settings.journal_alignment_bytes
+            zeros_end = max(end, min(end + ZEROS_BYTES, last))
+        self._written = zeros_end
+        return zeros_end
 
     def release(self, needed: JournalPosition) -> None:
         """Allow every journal before the one of `needed` to be overwritten or deleted. Call on any thread."""
@@ -291,6 +313,9 @@ class JournalFiles:
         self._header = header
         self._end = header.first_group
         self._allocated = file.size()
+        # Of a recycled file all blocks count as written. Those behind the last group of a broker that was
+        # restarted early are not; their syncs are as slow as they were.
+        self._written = 0 if recycled is None else self._allocated
         self._dropped = 0
 
     def _make_file(self, path: str, recycled: str | None, header: FileHeader) -> File:
