@@ -10,9 +10,10 @@ and the next burst begins when all receipts have come; CPU alone is told of it.
 
 Both brokers run all the time, and each pair of bursts meets the same weather. CPU is that of all threads of
 the broker. Before each pair the disk is measured without a broker: 4 KiB by pwrite and fdatasync into
-reserved space, as a journal's first files are, and by one pwritev2 with RWF_DSYNC. `own p50` is the p50 of a
-publish less the p50 of the former. strace stops the broker at each call, so the calls of a traced burst are
-worth something and its times are not. Linux; the client is this process.
+reserved space, as a journal's first files are, and by one pwritev2 with RWF_DSYNC there and in space that
+has been written before. `own p50` is the p50 of a publish less the p50 of the first of them. strace stops
+the broker at each call, so the calls of a traced burst are worth something and its times are not. Linux;
+the client is this process.
 """
 
 from __future__ import annotations
@@ -198,9 +199,10 @@ class _Tracer:
 class Disk:
     """The disk without a broker: groups of `GROUP_BYTES`, one after the other into reserved space."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_written: bool) -> None:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         self._at = self._reserved = 0
+        self._is_written = is_written
         self._group = os.urandom(GROUP_BYTES)
 
     def fdatasync_p50_us(self, count: int) -> float:
@@ -211,7 +213,10 @@ class Disk:
 
     def _next(self) -> int:
         if self._at + GROUP_BYTES > self._reserved:
-            os.posix_fallocate(self._descriptor, self._reserved, 8 * MIB)
+            if self._is_written:
+                os.pwritev(self._descriptor, [bytes(8 * MIB)], self._reserved, os.RWF_DSYNC)
+            else:
+                os.posix_fallocate(self._descriptor, self._reserved, 8 * MIB)
             self._reserved += 8 * MIB
         self._at += GROUP_BYTES
         return self._at - GROUP_BYTES
@@ -226,16 +231,19 @@ class Disk:
 
 def measure(options: argparse.Namespace, brokers: list[Broker], directory: Path) -> dict[str, Any]:
     loads = [Load(broker, options) for broker in brokers]
-    disk = Disk(directory / "disk")
+    disk = Disk(directory / "reserved", is_written=False)
+    written = Disk(directory / "written", is_written=True)
     bursts: dict[str, list[tuple[Burst, Burst]]] = {phase: [] for phase in options.phases}
     bare: list[float] = []
     bare_dsync: list[float] = []
+    bare_written: list[float] = []
     for load in loads:
         for phase in options.phases:
             load.run(phase, WARM_UP_MESSAGES, counts_calls=False)
     for pair in range(options.pairs):
         bare.append(disk.fdatasync_p50_us(options.messages // 2))
         bare_dsync.append(disk.dsync_p50_us(options.messages // 2))
+        bare_written.append(written.dsync_p50_us(options.messages // 2))
         for phase in options.phases:
             found = {
                 number: loads[number].run(phase, options.messages, counts_calls=options.syscalls)
@@ -245,6 +253,7 @@ def measure(options: argparse.Namespace, brokers: list[Broker], directory: Path)
     return {
         "bare_us": statistics.median(bare),
         "bare_dsync_us": statistics.median(bare_dsync),
+        "bare_written_us": statistics.median(bare_written),
         "phases": {phase: figures_of(pairs, bare) for phase, pairs in bursts.items()},
     }
 
@@ -280,7 +289,10 @@ def _compared(values: list[tuple[float, float]]) -> dict[str, float]:
 
 
 def show(figures: dict[str, Any]) -> None:
-    print(f"the disk alone, p50: {figures['bare_us']:.0f} us, in one call {figures['bare_dsync_us']:.0f} us")
+    print(
+        f"the disk alone, p50: {figures['bare_us']:.0f} us, in one call {figures['bare_dsync_us']:.0f} us,"
+        f" to written space {figures['bare_written_us']:.0f} us"
+    )
     print(f"{'us for each message':28}{'here':>9}{'there':>9}   here/there, median of the pairs")
     for phase, rows in figures["phases"].items():
         for name in ("cpu",) if phase == "connections" else ("cpu", "p50", "own p50"):
