@@ -103,6 +103,35 @@ class Client:
         if self._sequence % (PERMITS // 2) == 0:
             self._sock.sendall(client_commands.flow(CONSUMER, PERMITS // 2))
 
+    def publish_all(self, count: int, window: int) -> None:
+        """Publish with so many on their way at a time."""
+        received = 0
+        while received < count:
+            sent = min(count, received + window) - received
+            frames = []
+            for _ in range(sent):
+                self._sequence += 1
+                frames.append(client_commands.send(PUBLISHER, self._sequence, self._entry))
+            self._sock.sendall(b"".join(frames))
+            for _ in range(sent):
+                self.await_receipt()
+            received += sent
+
+    def consume_all(self, count: int) -> None:
+        """Receive messages, and acknowledge each by itself. What came together leaves together."""
+        acks: list[bytes] = []
+        for number in range(count):
+            message = self._next()
+            while message.type != MESSAGE:
+                message = self._next()
+            position = message.message.message_id
+            acks.append(client_commands.ack(CONSUMER, [(position.ledgerId, position.entryId)]))
+            if number % (PERMITS // 2) == 0:
+                acks.append(client_commands.flow(CONSUMER, PERMITS // 2))
+            if len(self._received) < KIB or number == count - 1:
+                self._sock.sendall(b"".join(acks))
+                acks.clear()
+
     def _await(self, wanted: int) -> None:
         while self._next().type != wanted:
             pass
@@ -149,7 +178,7 @@ class Load:
             took_s = self._bursts(count // len(self._many))
         else:
             client = self._clients[phase]
-            took_s = _timed(client.publish if phase == "publish" else client.roundtrip, count)
+            took_s = timed(client.publish if phase == "publish" else client.roundtrip, count)
         cpu_us = (cpu_s(self._pid) - before_s) / count * 1e6
         calls = tracer.calls(count) if tracer is not None else {}
         return Burst(cpu_us, statistics.median(took_s) * 1e6, calls)
@@ -166,7 +195,7 @@ class Load:
         return took_s
 
 
-def _timed(step: Callable[[], None], count: int) -> list[float]:
+def timed(step: Callable[[], None], count: int) -> list[float]:
     took_s = []
     for _ in range(count):
         began_s = time.perf_counter()
@@ -206,10 +235,10 @@ class Disk:
         self._group = os.urandom(GROUP_BYTES)
 
     def fdatasync_p50_us(self, count: int) -> float:
-        return statistics.median(_timed(self._write_and_sync, count)) * 1e6
+        return statistics.median(timed(self._write_and_sync, count)) * 1e6
 
     def dsync_p50_us(self, count: int) -> float:
-        return statistics.median(_timed(self._write_synced, count)) * 1e6
+        return statistics.median(timed(self._write_synced, count)) * 1e6
 
     def _next(self) -> int:
         if self._at + GROUP_BYTES > self._reserved:
