@@ -3,10 +3,12 @@
     git worktree add --detach ../before SOME_COMMIT
     python bench/two_checkouts.py ../before
     python bench/two_checkouts.py ../before --batched --messages 100000
+    python bench/two_checkouts.py . --python ../venv-3.14/bin/python    # two interpreters, the same code
 
 Both brokers run all the time, and get a burst of messages one after the other, which is consumed again: so
 both meet the same weather, and the ratio of each pair is worth something on a busy machine, where a whole run
-of one and then of the other is not. CPU is that of all threads of the broker. Linux.
+of one and then of the other is not. CPU is that of all threads of the broker. `--python` names the other
+broker's interpreter, which needs the packages of `locks/run.txt`; without it both use this one. Linux.
 """
 
 from __future__ import annotations
@@ -39,8 +41,8 @@ class Broker(NamedTuple):
     url: str
 
 
-def start(checkout: Path, data_dir: Path, number: int) -> Broker:
-    command = [sys.executable, "-P", "-m", "geminga", "standalone", "--data-dir", str(data_dir)]
+def start(python: str, checkout: Path, data_dir: Path, number: int) -> Broker:
+    command = [python, "-P", "-m", "geminga", "standalone", "--data-dir", str(data_dir)]
     command += ["--port", str(7000 + number), "--web-port", str(8000 + number)]
     process = subprocess.Popen(
         command,
@@ -93,6 +95,8 @@ def measure(options: argparse.Namespace, client: list[str], brokers: list[Broker
             "here_us": statistics.median(here for here, _ in pairs),
             "there_us": statistics.median(there for _, there in pairs),
             "ratio": statistics.median(here / there for here, there in pairs),
+            "ratio_least": min(here / there for here, there in pairs),
+            "ratio_most": max(here / there for here, there in pairs),
         }
         for phase, pairs in found.items()
     }
@@ -101,6 +105,7 @@ def measure(options: argparse.Namespace, client: list[str], brokers: list[Broker
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("other", type=Path, help="the other checkout")
+    parser.add_argument("--python", default=sys.executable, help="the interpreter of the other broker")
     parser.add_argument("--turns", type=int, default=30)
     parser.add_argument("--messages", type=int, default=20_000, help="in each burst")
     parser.add_argument("--batched", action="store_true")
@@ -114,17 +119,19 @@ def main() -> None:
         print(line)
         if not enter_own_network():
             sys.exit("needs a network namespace of its own")
-        for number, checkout in enumerate((CHECKOUT, options.other.resolve())):
-            brokers.append(start(checkout, directory / str(number), number))
+        sides = ((sys.executable, CHECKOUT), (options.python, options.other.resolve()))
+        for number, (python, checkout) in enumerate(sides):
+            brokers.append(start(python, checkout, directory / str(number), number))
         figures = measure(options, client, brokers)
     finally:
         for broker in brokers:
             broker.process.kill()
             broker.process.wait()
         shutil.rmtree(directory)
-    print("us/msg       here    there    here/there, median of the pairs")
+    print("us/msg       here    there    here/there, median, least and most of the pairs")
     for phase, values in figures.items():
-        print(f"{phase:8}{values['here_us']:9.2f}{values['there_us']:9.2f}{values['ratio']:9.3f}")
+        medians = f"{phase:8}{values['here_us']:9.2f}{values['there_us']:9.2f}{values['ratio']:9.3f}"
+        print(f"{medians}{values['ratio_least']:9.3f}{values['ratio_most']:9.3f}")
     if options.json:
         options.json.write_text(json.dumps(figures, indent=1))
 
