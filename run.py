@@ -34,6 +34,13 @@ SIZES = {
     "spark": "about 1.1 GB on disk, half of it downloaded",
     "test": "about 1.3 GB",
 }
+PACKAGED = (14, 13, 12, 11)
+"""Minor versions for which every package of the locks has a wheel; the first takes least CPU."""
+OPTIMISED = """import ensurepip, sys, sysconfig
+options = sysconfig.get_config_var("CONFIG_ARGS")
+sys.exit(bool(options) and "--enable-optimizations" not in options and sys.base_prefix != "/usr")
+"""
+"""Code 0 unless built without PGO. Windows keeps no options; a distribution's, in /usr, need not name PGO."""
 LARGE = re.compile(r"^(?:Downloading|Using cached) .* \(([\d.]+) MB\)")
 LARGE_MB = 20
 WORKERS_MAX = 8
@@ -99,6 +106,7 @@ def set_up(which):
     if not works(VENV_PYTHON):
         say(f"Creating .venv with Python {sys.version.split()[0]} ...")
         create_venv()
+        tell_of_faster_python()
     say(f"Installing what locks/{which}.txt names, {SIZES[which]} ...")
     if install(os.path.join(ROOT, "locks", which + ".txt")):
         say("pip could not install the packages (its message is above). Nothing else was changed; try again.")
@@ -160,6 +168,24 @@ def create_venv():
     if subprocess.call(command):
         say("This Python cannot create virtual environments (Debian needs the package python3-venv).")
         sys.exit(1)
+
+
+def tell_of_faster_python():
+    if is_optimised(sys.executable):
+        return
+    said = "This Python is built without profile-guided optimisation, which saves 5 to 8 % of the CPU."
+    # A shim of pyenv on the path hides the system's Python of the same version.
+    found = [shutil.which(f"python3.{minor}", path=path) for path in (None, "/usr/bin") for minor in PACKAGED]
+    better = next((python for python in found if python and is_optimised(python)), None)
+    if better:
+        remove = "rmdir /s .venv" if WINDOWS else "rm -r " + quoted(VENV)
+        said += f" {better} is optimised; to use it: {remove}; {quoted(better)} {quoted(sys.argv[0])} ..."
+    say(said)
+
+
+def is_optimised(python):
+    nowhere = subprocess.DEVNULL
+    return subprocess.call([python, "-c", OPTIMISED], stdout=nowhere, stderr=nowhere) == 0
 
 
 def link_package():

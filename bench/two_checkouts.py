@@ -41,7 +41,7 @@ class Broker(NamedTuple):
     url: str
 
 
-def start(python: str, checkout: Path, data_dir: Path, number: int) -> Broker:
+def start(checkout: Path, data_dir: Path, number: int, python: str = sys.executable) -> Broker:
     command = [python, "-P", "-m", "geminga", "standalone", "--data-dir", str(data_dir)]
     command += ["--port", str(7000 + number), "--web-port", str(8000 + number)]
     process = subprocess.Popen(
@@ -121,7 +121,7 @@ def main() -> None:
             sys.exit("needs a network namespace of its own")
         sides = ((sys.executable, CHECKOUT), (options.python, options.other.resolve()))
         for number, (python, checkout) in enumerate(sides):
-            brokers.append(start(python, checkout, directory / str(number), number))
+            brokers.append(start(checkout, directory / str(number), number, python))
         figures = measure(options, client, brokers)
     finally:
         for broker in brokers:
