@@ -264,7 +264,7 @@ async def _fill(directory: Path) -> None:
         for number in range(ENTRIES):
             while topic.number_of_entries < number:
                 await trio.lowlevel.checkpoint()
-            topic.append(message(number), None)
+            topic.append([message(number)], None)
         while topic.number_of_entries < ENTRIES:
             await trio.lowlevel.checkpoint()
         first = topic.ledgers[0].ledger_id
