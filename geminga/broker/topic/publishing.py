@@ -152,7 +152,8 @@ class Publishing:
         """
         entries = sends.entries
         sizes = list(map(len, entries))
-        smallest_bytes, largest_bytes = min(sizes) - sends.prefix_bytes, max(sizes) - sends.prefix_bytes
+        is_even = sizes.count(sizes[0]) == len(sizes)
+        largest_bytes = (sizes[0] if is_even else max(sizes)) - sends.prefix_bytes
         if (
             self.dedup.ids is None
             and not self.closed
@@ -168,8 +169,8 @@ class Publishing:
                 messages = sum(sends.num_messages)
                 size_bytes = sum(sizes) - len(sizes) * sends.prefix_bytes
                 producer.took(len(sizes), messages, size_bytes)
-                if smallest_bytes == largest_bytes:
-                    self.entry_sizes.add(smallest_bytes, len(sizes))
+                if is_even:
+                    self.entry_sizes.add(largest_bytes, len(sizes))
                 else:
                     for size in sizes:
                         self.entry_sizes.add(size - sends.prefix_bytes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import accumulate
 from typing import Final
 
@@ -91,16 +91,17 @@ class TailRun:
         # frees.
         overhead = ENTRY_OVERHEAD_BYTES
         shown = slots if confirmed - visible == len(slots) else slots[visible:confirmed]
-        sizes: Iterable[int]
-        if set(map(type, shown)) == _BODIES:
-            sizes = map(overhead.__add__, map(len, shown))  # type: ignore[arg-type]
+        try:
+            sizes = list(map(len, shown))  # type: ignore[arg-type]
+        except TypeError:  # not only bodies
+            sizes = [len(slot if type(slot) is bytes else slot.body) for slot in shown]  # type: ignore[union-attr]
+        each = overhead + sizes[0]
+        # Entries of one size are usual, and this is done for each entry that is published.
+        if sizes.count(sizes[0]) == len(sizes):
+            sums.extend(range(seen + each, seen + each * len(sizes) + 1, each))
         else:
-            sizes = [
-                overhead + len(slot if type(slot) is bytes else slot.body)  # type: ignore[union-attr]
-                for slot in shown
-            ]
-        sums.extend(accumulate(sizes, initial=seen))
-        del sums[visible]  # `accumulate` begins with the initial value itself
+            sums.extend(accumulate(map(overhead.__add__, sizes), initial=seen))
+            del sums[visible]  # `accumulate` begins with the initial value itself
         return sums[-1] - seen
 
     def read(self, first: int, stop: int, bytes_max: int) -> list[Entry]:
