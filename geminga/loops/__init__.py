@@ -1,7 +1,8 @@
 """The loops that run once for each message, in C: `native` is the compiled module, or None.
 
-`loops.c` is the extension `_geminga_loops`. It has five functions: `pack_records` for the journal's groups,
-`scan_sends` and `scan_ack` for received frames, `receipts` and `messages` for those that are sent. Each has
+`loops.c` is the extension `_geminga_loops`. It has six functions: `pack_records` for the journal's groups,
+`scan_sends` and `scan_ack` for received frames, `receipts` and `messages` for those that are sent, and
+`peek_entries` for metadata. Each has
 a twin in Python that keeps its place in `wire/` and `bookie/`. The twin is what to read, and what runs where
 there is no module. The choice is one line at each place: `if native is not None`.
 

@@ -49,6 +49,8 @@ typedef struct {
     const byte_t *magic, *end;
 } send_t;
 
+static PyObject *name_body, *name_peek; /* of an Entry */
+
 static uint32_t get_u32(const byte_t *at)
 {
     return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
@@ -512,12 +514,94 @@ end:
     return result;
 }
 
+/* -- metadata ----------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    uint64_t publish_ms, num_messages, compression, uncompressed;
+    int is_batch;
+} metadata_t;
+
+/* message_metadata.peek for the usual stamp, and metadata without a key, a due time or any other field that few
+ * messages have. Returns whether the entry is such a one. */
+static int get_metadata(const byte_t *at, size_t size, metadata_t *found)
+{
+    /* 0e 02 | 0 0 0 7 | 08 time (6 bytes) || 0e 01 | checksum | size || 0a name | 10 sequence id | 18 publish time */
+    if (size < 23 || memcmp(at, "\x0e\x02\0\0\0\x07\x08", 7) || at[13] != 0x0E || at[14] != 0x01 ||
+        get_u32(at + 19) > size - 23)
+        return 0;
+    const byte_t *end = at + 23 + get_u32(at + 19);
+    at += 23;
+    if (end - at < 2 || at[0] != 0x0A || at[1] > 0x7F || at[1] > end - at - 2)
+        return 0;
+    at += 2 + at[1];
+    if (at == end || *at != 0x10 || !(at = skip_varint(at + 1, end)))
+        return 0;
+    if (at == end || *at != 0x18 || !(at = get_varint(at + 1, end, &found->publish_ms)))
+        return 0;
+    found->num_messages = 1;
+    found->compression = found->uncompressed = 0;
+    found->is_batch = 0;
+    while (at < end) {
+        uint64_t value;
+        byte_t tag = *at;
+        if (!(at = get_varint(at + 1, end, &value)))
+            return 0;
+        if (tag == 0x40 && value <= 4)
+            found->compression = value;
+        else if (tag == 0x48 && value <= UINT32_MAX)
+            found->uncompressed = value;
+        else if (tag == 0x58 && value <= INT32_MAX) {
+            found->num_messages = value;
+            found->is_batch = 1;
+        } else
+            return 0;
+    }
+    return 1;
+}
+
+/* Entry.parsed for all entries whose `peek` is None, with metadata as in `get_metadata`; the others stay as they
+ * are. `kind` is the class Peek. */
+static PyObject *peek_entries(PyObject *self, PyObject *args)
+{
+    PyObject *entries, *kind;
+    if (!PyArg_ParseTuple(args, "O!O", &PyList_Type, &entries, &kind))
+        return NULL;
+    for (Py_ssize_t n = 0; n < PyList_Size(entries); n++) {
+        PyObject *entry = PyList_GetItem(entries, n), *known, *body = NULL, *made = NULL;
+        metadata_t found;
+        item_t item;
+        int is_done = 0;
+        Py_INCREF(entry);
+        if (!(known = PyObject_GetAttr(entry, name_peek)))
+            goto next;
+        is_done = known != Py_None;
+        if (is_done || !(body = PyObject_GetAttr(entry, name_body)) || !get_body(body, &item))
+            goto next;
+        is_done = !get_metadata(item.bytes, item.size, &found);
+        if (is_done)
+            goto next;
+        made = PyObject_CallFunction(kind, "OKOOiKOKK", body, (unsigned long long)found.publish_ms, Py_None, Py_None, 0,
+                                     (unsigned long long)found.num_messages, found.is_batch ? Py_True : Py_False,
+                                     (unsigned long long)found.compression, (unsigned long long)found.uncompressed);
+        is_done = made && PyObject_SetAttr(entry, name_peek, made) == 0;
+    next:
+        Py_XDECREF(made);
+        Py_XDECREF(body);
+        Py_XDECREF(known);
+        Py_DECREF(entry);
+        if (!is_done)
+            return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef functions[] = {
     {"pack_records", pack_records, METH_VARARGS, NULL},
     {"scan_sends", scan_sends, METH_VARARGS, NULL},
     {"receipts", receipts, METH_VARARGS, NULL},
     {"messages", messages, METH_VARARGS, NULL},
     {"scan_ack", scan_ack, METH_VARARGS, NULL},
+    {"peek_entries", peek_entries, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -530,6 +614,8 @@ PyMODINIT_FUNC PyInit__geminga_loops(void)
         return NULL;
     }
     fill_past_lane();
+    if (!(name_body = PyUnicode_InternFromString("body")) || !(name_peek = PyUnicode_InternFromString("peek")))
+        return NULL;
     PyObject *made = PyModule_Create(&module);
     if (made && PyModule_AddStringConstant(made, "SOURCE", SOURCE) < 0)
         Py_CLEAR(made);

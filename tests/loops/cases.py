@@ -9,11 +9,14 @@ from typing import Any
 from fastcrc.crc32 import iscsi as crc_32c
 
 from geminga.wire import client_commands, encoder
+from geminga.wire.message_metadata import stamp, virtual_stamp
 
 NOW_MS = 1_785_500_000_000
 U64 = 2**64 - 1
 PAYLOADS = tuple(Random(n).randbytes(n) for n in (0, 1, 7, 100, 335, 336, 1007, 1008, 1009, 1024, 2100, 5000))
 MAGIC_NUMBERS = (0, 1, 0x7F, 0x80, 0x3FFF, 0x4000, 2**28 - 1, 2**31 - 1, 2**31, 2**63 - 1, 2**63, U64)
+MORE_FIELDS = (b"\x40\x05", b"\x48\x80\x80\x80\x80\x10", b"\x58", b"\x60\x01", b"\x40\x01\x40\x00")
+"""Of metadata: values beyond their range, a cut one, one that few messages have, one twice."""
 
 Arguments = tuple[Any, ...]
 
@@ -201,3 +204,34 @@ def groups(random: Random) -> tuple[Arguments, int]:
     if random.random() < 0.02:
         batches.append((7, U64, [bytes(200_000)]))
     return (bytes(random.choice((0, 60, 4000))), batches), sum(len(batch[2]) for batch in batches)
+
+
+def entries(random: Random) -> tuple[Arguments, int]:
+    """Arguments of `peek_entries`: bodies as stored, most of them with metadata that many messages have."""
+    bodies = []
+    for _ in range(random.choice((1, 2, 10, 30))):
+        metadata = client_commands.metadata(
+            "p" * random.choice((0, 1, 12, 127, 128)), a_number(random), NOW_MS
+        )
+        if random.random() < 0.5:
+            metadata.num_messages_in_batch = random.choice((0, 1, 100, 2**31 - 1, -1))
+        if random.random() < 0.5:
+            metadata.compression = random.choice((0, 1, 2, 3, 4))
+        if random.random() < 0.5:
+            metadata.uncompressed_size = random.choice((0, 100, 2**32 - 1))
+        if random.random() < 0.1:
+            metadata.partition_key = "key"
+        if random.random() < 0.1:
+            metadata.deliver_at_time = NOW_MS + 1000
+        head = metadata.SerializeToString()
+        if random.random() < 0.1:
+            head += random.choice(MORE_FIELDS)
+        body = stamp(NOW_MS) + struct.pack(">HII", 0x0E01, 0, len(head)) + head + random.choice(PAYLOADS)
+        if random.random() < 0.2:
+            body = mutated(random, body, 23 + len(head))
+        if random.random() < 0.05:
+            # a name that is longer than the metadata, and behind them nothing
+            head = b"\x0a" + bytes([random.randint(2, 127)]) + b"p" * random.randint(0, 3)
+            body = stamp(NOW_MS) + struct.pack(">HII", 0x0E01, 0, len(head)) + head
+        bodies.append(body if random.random() < 0.95 else virtual_stamp(NOW_MS) + body[13:])
+    return (bodies,), len(bodies)

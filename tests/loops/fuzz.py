@@ -26,6 +26,9 @@ from types import ModuleType
 from typing import Any
 
 from geminga.loops import compile as compiling
+from geminga.managed_ledger.chain.entry import Entry
+from geminga.position import Position
+from geminga.wire.peek import Peek
 from tests.loops import cases, twins
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,6 +46,7 @@ LOOPS: dict[str, Callable[[Random], tuple[cases.Arguments, int]]] = {
     "receipts": cases.receipts,
     "messages": cases.messages,
     "pack_records": cases.groups,
+    "peek_entries": cases.entries,
 }
 """Each loop and what makes its arguments."""
 ROUNDS = 200
@@ -80,7 +84,10 @@ def compare(native: ModuleType, frames: int, seed: int) -> dict[str, int]:
 
 def compare_one(native: ModuleType, name: str, arguments: cases.Arguments) -> None:
     wanted = getattr(twins, name)(*arguments)
-    found = getattr(native, name)(*twins.fields(name, arguments))
+    given = twins.fields(name, arguments)
+    found = getattr(native, name)(*given)
+    if name == "peek_entries":
+        found = [entry.peek for entry in given[0]]
     if found != wanted:
         raise Difference(f"{name}{arguments!r:.3000}\n  Python: {wanted!r:.1000}\n  C:      {found!r:.1000}")
 
@@ -113,6 +120,9 @@ def wrong_arguments(native: ModuleType) -> None:
         ("messages", (b"", b"", [(1, -2)], [b""], False, 9)),
         ("messages", (b"", b"", [(1, 2), (1, "2")], [b"", b""], False, 9)),
         ("messages", (b"", b"", [(1, 2)], ["body"], False, 9)),
+        ("peek_entries", ((), Peek)),
+        ("peek_entries", ([Entry(Position(1, 2), "text")], Peek)),  # type: ignore[arg-type]
+        ("peek_entries", ([None], Peek)),
         ("pack_records", (b"", [(1, 2)])),
         ("pack_records", (b"", [[1, 2, []]])),
         ("pack_records", (b"", [(1, -2, [])])),
@@ -123,7 +133,7 @@ def wrong_arguments(native: ModuleType) -> None:
     for name, arguments in wrong:
         try:
             found = getattr(native, name)(*arguments)
-        except (TypeError, ValueError, OverflowError):
+        except (TypeError, ValueError, OverflowError, AttributeError):
             continue
         raise Difference(f"{name}{arguments!r} is not refused: {found!r}")
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from geminga.loops import compile as compiling
 
 ROOT = Path(__file__).resolve().parents[2]
-FRAMES = 4000
+FRAMES = 16_000
 
 
 class Bug(NamedTuple):
@@ -55,9 +55,12 @@ BUGS = (
     ),
     Bug("stamp-longer-than-the-entry", "get_u32(item->bytes + 2) > item->size - 6", "0"),
     Bug("message-one-byte-short", "size += 8 + 4 + 4 + fields", "size += 8 + 4 + 3 + fields"),
+    Bug("metadata-past-its-end", "at[1] > 0x7F || at[1] > end - at - 2)", "at[1] > 0x7F)"),
+    Bug("batch-taken-for-a-message", "found->is_batch = 1;", "found->is_batch = value > 1;"),
+    Bug("entry-not-released", "        Py_XDECREF(body);\n", ""),
     Bug("body-not-released", "Py_DECREF(items[--count].body);", "--count;"),
     Bug("body-released-twice", "            Py_INCREF(item->body);\n", ""),
-    Bug("list-not-released", "    Py_XDECREF(made);\n", ""),
+    Bug("list-not-released", "== 0;\n    Py_XDECREF(made);\n    return done;", "== 0;\n    return done;"),
     Bug(
         "failed-allocation-not-seen",
         "    if (!items)\n        return PyErr_NoMemory();\n    size = (size_t)PyBytes_Size(head);",

@@ -6,10 +6,15 @@ from typing import Any
 
 from geminga.bookie.journal.journal_format import join_records
 from geminga.errors import ProtocolError
+from geminga.managed_ledger.chain.entry import Entry
+from geminga.position import Position
 from geminga.wire import decoder
 from geminga.wire.hot_encoder import MessageEncoder, ReceiptEncoder
+from geminga.wire.message_metadata import peek
+from geminga.wire.peek import Peek
 from geminga.wire.scan_ack import scan_ack as scan_ack_in_python
-from geminga.wire.varint import varint
+from geminga.wire.stored_entry import CHECKSUM_MAGIC, USUAL_STAMP
+from geminga.wire.varint import scan_varint, skip_varint, varint
 
 
 def scan_sends(
@@ -77,6 +82,46 @@ def pack_records(head: bytes, batches: list[tuple[int, int, list[bytes]]]) -> by
     return join_records(head, batches)
 
 
+def peek_entries(bodies: list[bytes]) -> list[Peek | None]:
+    """The `peek` that each entry has afterwards."""
+    return [_peek(body) for body in bodies]
+
+
+def _peek(body: bytes) -> Peek | None:
+    end = 23 + int.from_bytes(body[19:23], "big")
+    if not body.startswith(USUAL_STAMP) or body[13:15] != CHECKSUM_MAGIC or not 23 < end <= len(body):
+        return None
+    metadata = body[23:end]
+    num_messages, is_batch, compression, uncompressed = 1, False, 0, 0
+    try:
+        at = 2 + metadata[1]
+        if metadata[0] != 0x0A or metadata[1] > 0x7F or metadata[at] != 0x10:
+            return None
+        at = skip_varint(metadata, at + 1)
+        if metadata[at] != 0x18:
+            return None
+        publish_ms, at = scan_varint(metadata, at + 1)
+        while at < len(metadata):
+            tag = metadata[at]
+            value, at = scan_varint(metadata, at + 1)
+            if tag == 0x40 and 0 <= value <= 4:
+                compression = value
+            elif tag == 0x48 and 0 <= value < 2**32:
+                uncompressed = value
+            elif tag == 0x58 and 0 <= value < 2**31:
+                num_messages, is_batch = value, True
+            else:
+                return None
+    except IndexError:
+        return None
+    if publish_ms < 0:
+        return None
+    found = Peek(body, publish_ms, None, None, 0, num_messages, is_batch, compression, uncompressed)
+    # what the broker runs without C agrees
+    assert found == peek(body)
+    return found
+
+
 def fields(name: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     """The arguments as the loop in C takes them, from those that have ids in place of fields."""
     if name == "receipts":
@@ -85,4 +130,6 @@ def fields(name: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     if name == "messages":
         consumer_id, partition, *rest = arguments
         return (b"\x08" + varint(consumer_id), b"\x18" + varint(partition) if partition >= 0 else b"", *rest)
+    if name == "peek_entries":
+        return ([Entry(Position(1, n), body) for n, body in enumerate(arguments[0])], Peek)
     return arguments

@@ -16,10 +16,12 @@ from geminga.broker.dispatch.chooser import Batch, Chooser
 from geminga.broker.dispatch.unacked import count_bits
 from geminga.broker.flow.send_memory import READ_BYTES_TIGHT
 from geminga.errors import ProtocolError, StorageError
+from geminga.loops import native
 from geminga.managed_ledger.chain.ledger_reads import reached
 from geminga.managed_ledger.cursor.batch_index import BATCH_MESSAGES_MAX
 from geminga.position import Position
 from geminga.wire.message_metadata import peek
+from geminga.wire.peek import Peek
 
 if TYPE_CHECKING:
     from geminga.broker.dispatch.settings import Surroundings
@@ -241,6 +243,9 @@ class EntryReader:
             entries = [entry for entry in entries if not cursor.is_acknowledged(entry.position)]
         else:
             entries = cursor.unacknowledged(entries)
+        if native is not None:
+            # `peek` in C, for entries with the usual metadata.
+            native.peek_entries(entries, Peek)
         for entry in entries:
             metadata = entry.peek
             if metadata is None:

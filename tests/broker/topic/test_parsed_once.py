@@ -34,6 +34,7 @@ def parses(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(message_metadata, "peek", counting("topic"))
     monkeypatch.setattr(reader, "peek", counting("dispatch"))
+    monkeypatch.setattr(reader, "native", None)  # in C the usual entries are parsed without it
     return found
 
 
