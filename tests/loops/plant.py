@@ -57,7 +57,11 @@ BUGS = (
     Bug("message-one-byte-short", "size += 8 + 4 + 4 + fields", "size += 8 + 4 + 3 + fields"),
     Bug("metadata-past-its-end", "at[1] > 0x7F || at[1] > end - at - 2)", "at[1] > 0x7F)"),
     Bug("batch-taken-for-a-message", "found->is_batch = 1;", "found->is_batch = value > 1;"),
-    Bug("entry-not-released", "        Py_XDECREF(body);\n", ""),
+    Bug(
+        "rare-fields-overlooked",
+        "        } else\n            return 0;\n    }\n    return 1;",
+        "        }\n    }\n    return 1;",
+    ),
     Bug("body-not-released", "Py_DECREF(items[--count].body);", "--count;"),
     Bug("body-released-twice", "            Py_INCREF(item->body);\n", ""),
     Bug("list-not-released", "== 0;\n    Py_XDECREF(made);\n    return done;", "== 0;\n    return done;"),
