@@ -33,9 +33,9 @@ from geminga.storage.disk_errors import DiskFull
 # wait is off by default (`journalMaxGroupWaitMSec`).
 FILL_CHECK_S = 0.001
 """How often a journal checks whether its group has filled."""
-# The distance saves syncs and costs latency. From this many entries on one sync is shared well enough: with 32
-# a publisher at full speed had twice the groups, and each message cost a twentieth more. A publisher with fewer
-# in flight gets that many receipts for each distance.
+# The distance saves syncs and costs latency. From this many entries on one sync is shared well enough: with
+# 32 a publisher at full speed had twice the groups, and each message cost a twentieth more. A publisher with
+# fewer in flight gets that many receipts for each distance.
 SPACED_ENTRIES_MAX = 128
 """This many entries are written at once, even shortly after the last group."""
 _monotonic_s = RealClock().monotonic_s
