@@ -208,7 +208,12 @@ class Decoder:
                 if id_field & 0xFF80 == _ID_BASE and tag == 0x10:
                     command = scan(data, id_field & 0x7F, at + 15, at + 8 + command_size)
                 # Two bytes: a client with many consumers. Each ACK of those above 127 once went the long way.
-                elif id_field & 0xFF80 == _ID_BASE | 0x80 and tag < 0x80 and data[at + 15] == 0x10:
+                elif (
+                    id_field & 0xFF80 == _ID_BASE | 0x80
+                    and tag < 0x80
+                    and command_size > 7
+                    and data[at + 15] == 0x10
+                ):
                     consumer_id = id_field & 0x7F | tag << 7
                     command = scan(data, consumer_id, at + 16, at + 8 + command_size)
             elif head & 0xFFFFFF80 == _LONG_ACK and command_size <= LONG_ACK_BYTES:

@@ -80,7 +80,7 @@ MUTANTS = (
     Mutant(
         "runs-with-one-entry-too-large",
         "geminga/broker/topic/publishing.py",
-        "            and producer.takes(largest_bytes)\n",
+        "            and producer.accepts_size(largest_bytes)\n",
         "",
         (f"{RUNS}::test_an_entry_that_is_refused_leaves_the_others_of_its_run",),
         "messages above maxMessageSize would be stored",

@@ -223,6 +223,13 @@ def test_ack_with_partition_and_batch_index_is_still_one_of_a_whole_entry() -> N
     assert decode(encoder.frame(command)) == [Ack(1, False, [(1, n) for n in range(5)])]
 
 
+@pytest.mark.parametrize("command", [b"\x08\x0a\x52\x03\x08\x80\x01", b"\x08\x0b\x5a\x03\x08\x80\x01"])
+@pytest.mark.parametrize("behind", [b"", b"\x10", encoder.ping()])
+def test_a_command_that_ends_behind_an_id_of_two_bytes_is_refused(command: bytes, behind: bytes) -> None:
+    with pytest.raises(BadFrame, match="lacks"):
+        decode(frame(command) + behind)
+
+
 def test_ack_of_nowhere_keeps_its_sign() -> None:
     assert decode(client_commands.ack(3, [(-1, -1)])) == [Ack(3, False, [(-1, -1)])]
 

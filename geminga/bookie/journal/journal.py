@@ -277,7 +277,7 @@ class Journal:
             if self._is_refusing:
                 if self._stopping:
                     return  # the loop may not deliver any more; `run` refuses the rest
-                bell.sleep(rings=self._is_untold())
+                bell.sleep(rings=self._must_ring())
                 continue
             if self._queue:
                 if self._group_wait_s:
@@ -286,23 +286,23 @@ class Journal:
                     self._keep_distance()
                 self._write_group()
                 # Without more to write the thread sleeps, which rings.
-                if self._queue and self._is_untold():
+                if self._queue and self._must_ring():
                     bell.ring()
                 continue
             # Announce the sleep, then look again: an append after the announcement leaves a wake-up.
             self.idle = True
             if self._queue:
                 self.idle = False
-                if self._is_untold():  # of the group before, as it does not sleep
+                if self._must_ring():  # of the group before, as it does not sleep
                     bell.ring()
             elif self._stopping:
                 return
             else:
-                bell.sleep(rings=self._is_untold())
+                bell.sleep(rings=self._must_ring())
                 self.idle = False
             self._waiting_since_s = _monotonic_s()
 
-    def _is_untold(self) -> bool:
+    def _must_ring(self) -> bool:
         """Whether a group has to be rung for. If not, the loop looks for it before it sleeps."""
         return self._loop_sleeps and bool(self._done)
 
@@ -375,6 +375,11 @@ class Journal:
             # Before it is reported: `run`'s clean-up must not try the same disk again.
             self._broken = True
             self._done.append(error)
+            raise
+        except BaseException:
+            # Out of memory, or a bug: these entries are not written. A later group of the same ledgers would
+            # be taken for them, and confirm what is not stored.
+            self._broken = True
             raise
         last = [(adder, first + len(bodies) - 1) for adder, (_, first, bodies) in adders.items()]
         self._done.append((group, last))

@@ -94,7 +94,8 @@ class Session:
         # Handed in, as the handlers import this module: a table here would be a circle.
         self._handlers = handlers
         # Each entry has had its stamp from the first release on: expiry by the broker's time can be computed
-        # from what is on disk. In front, so that the client's bytes and their checksum stay as they are.
+        # from what is on disk. In front, so that the client's bytes and their checksum stay as they are. The
+        # stamp has the time of receipt: those of several connections may follow each other a few ms late.
         frame_bytes_max = rooms.settings.message_bytes_max + limits.FRAME_PADDING_BYTES
         self.decoder = Decoder(frame_bytes_max, prefix=Stamper(rooms.clock).now)
         self.outbox = outbox

@@ -169,7 +169,7 @@ class Producer:
         self.pending += 1
         return None
 
-    def takes(self, size_bytes: int) -> bool:
+    def accepts_size(self, size_bytes: int) -> bool:
         """Whether `take` refuses no entry that has a right checksum and up to this size."""
         return size_bytes <= self.message_bytes_max + limits.FRAME_PADDING_BYTES
 

@@ -157,7 +157,7 @@ class Publishing:
         if (
             self.dedup.ids is None
             and not self.closed
-            and producer.takes(largest_bytes)
+            and producer.accepts_size(largest_bytes)
             and (len(sizes) == 1 or len(sizes) <= self._ledger.run_entries_max())
         ):
             is_alone = producer.pending == 0

@@ -137,7 +137,8 @@ def test_no_command_walks_without_turns_for_others_and_those_that_walk_say_so() 
     few, many = (trio.run(serve_all, rows, clock=MockClock(autojump_threshold=0)) for rows in (FEW, MANY))
     assert many.keys() == {*HANDLERS, Send, Ack, Flow, Session}, "a command that is not asked here"
     too_long = {kind: served for kind, served in many.items() if served.longest > CALLS_MAX}
-    assert too_long.keys() == KNOWN.keys(), too_long
+    # In C a read's metadata are one call, so that FLOW may be within the bound.
+    assert KNOWN.keys() - {Flow} <= too_long.keys() <= KNOWN.keys(), too_long
     walking = {kind for kind in many if many[kind].total - few[kind].total > GROWTH_MIN} - {Session}
     assert walking <= WALKS.keys(), "they walk, and do not say what (`WALKS`)"
     # The other direction, as far as these rows go.
