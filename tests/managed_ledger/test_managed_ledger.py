@@ -323,7 +323,11 @@ async def test_nothing_is_read_ahead_of_scattered_entries(rooms, publish):
         assert r.bookie.statistics().found.log_loads == before
 
 
-async def test_what_is_wanted_soon_is_asked_for_where_scattered_entries_come_from_disk(rooms, publish):
+async def test_what_is_wanted_soon_is_asked_for_where_scattered_entries_come_from_disk(
+    rooms, publish, monkeypatch
+):
+    # A disk that is slow with what is asked for is not asked for more: see `LOAD_AHEAD_MS_MAX`.
+    monkeypatch.setattr("geminga.bookie.running.storage._monotonic_s", lambda: 0.0)
     async with rooms() as r:
         positions = await publish(await r.open(), [b"%05000d" % n for n in range(1000)])
     async with rooms() as r:

@@ -165,7 +165,12 @@ def test_an_unload_takes_nothing_from_an_application_that_is_slower_than_the_str
             unload(admin, part)
     got = set()
     while len(got) < len(sent):
-        message = receive(consumer)
+        try:
+            # Each unload that a client's attempt to come back meets doubles its pause before the next one.
+            message = receive(consumer, 60_000)
+        except AssertionError:
+            print(f"{len(got)} of {len(sent)} came", *(admin.subscription(p, SUBSCRIPTION) for p in parts(topic)))
+            raise
         consumer.acknowledge(message)
         got.add(message.data())
     assert sorted(reading.values, key=int) == sent
