@@ -169,7 +169,10 @@ def test_an_unload_takes_nothing_from_an_application_that_is_slower_than_the_str
             # Each unload that a client's attempt to come back meets doubles its pause before the next one.
             message = receive(consumer, 60_000)
         except AssertionError:
-            print(f"{len(got)} of {len(sent)} came", *(admin.subscription(p, SUBSCRIPTION) for p in parts(topic)))
+            print(
+                f"{len(got)} of {len(sent)} came",
+                *(admin.subscription(p, SUBSCRIPTION) for p in parts(topic)),
+            )
             raise
         consumer.acknowledge(message)
         got.add(message.data())
