@@ -32,6 +32,11 @@ does not wait for those.
 """
 
 
+def block(seconds: float) -> None:
+    """Let the calling thread sleep for so long: of the event loop, and of all its tasks."""
+    time.sleep(seconds)
+
+
 class Clock(Protocol):
     """The clock that every room gets."""
 

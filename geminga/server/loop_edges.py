@@ -15,16 +15,26 @@ import trio
 
 from geminga.bookie.journal.journal_set import JournalSet
 from geminga.broker.flow.broker_figures import LoopTurns
+from geminga.broker.flow.coalescing import Coalescing
 from geminga.broker.flow.outbox import Outgoing
+from geminga.clock import block
 
 
 class LoopEdges(trio.abc.Instrument):
     """trio calls this before and after the loop waits for events, which is when it may sleep."""
 
-    def __init__(self, journals: JournalSet, outgoing: Outgoing, turns: LoopTurns) -> None:
+    def __init__(
+        self,
+        journals: JournalSet,
+        outgoing: Outgoing,
+        turns: LoopTurns,
+        coalescing: Coalescing | None = None,
+    ) -> None:
+        """`coalescing` says when to pause; None: never."""
         self._turns = turns
         self._journals = journals
         self._outgoing = outgoing
+        self._coalescing = coalescing
 
     @contextmanager
     def followed(self) -> Iterator[None]:
@@ -46,8 +56,18 @@ class LoopEdges(trio.abc.Instrument):
             self._outgoing.send_all()
             self._journals.end_turn()
             self._turns.end()
+            self._pause(timeout)
         except BaseException as error:  # trio would log it and go on without these edges
             _end_run(error)
+
+    def _pause(self, timeout: float) -> None:
+        # With entries on their way to the disk the loop waits for them already, and receipts are not held up.
+        if timeout > 0 and self._coalescing is not None and not self._journals.queued_bytes:
+            pause_s = self._coalescing.pause_s()
+            if pause_s:
+                self._turns.pause()
+                # The loop itself sleeps: this saves the turns that messages would cause one by one.
+                block(min(pause_s, timeout))
 
     def after_io_wait(self, timeout: float) -> None:
         """The beginning of a turn: tasks that are woken here run in this turn."""

@@ -339,9 +339,10 @@ async def _serve(
                 state = OpenState(data_dir, instance, clock, metadata, backup, topics.persist_cursors)
                 return Snapshots(state, handover, allows_swaps=config.chaos_enabled)
 
+            edges = LoopEdges(bookie.journals, rooms.outgoing, rooms.figures.turns, rooms.coalescing)
             # Before the first client: what it is told holds for good.
             storage.start_soon(await handover.commit(events.record))
-            with stop, LoopEdges(bookie.journals, rooms.outgoing, rooms.figures.turns).followed():
+            with stop, edges.followed():
                 process = process_of(
                     memory,
                     memory.in_slices,

@@ -16,11 +16,13 @@ from geminga import limits
 from geminga.bookie.journal.journal_set import JournalSet
 from geminga.bookie.running.bookie import Bookie
 from geminga.broker.flow.broker_figures import LoopTurns
+from geminga.broker.flow.coalescing import PAUSE_S, WINDOW_S, Coalescing
 from geminga.broker.flow.outbox import LEAVING_BYTES_MAX, Outbox, Outgoing
 from geminga.broker.flow.send_memory import SendMemory
 from geminga.server.loop_edges import LoopEdges
 from simulation.disk.sim_disk import SimDisk
 from simulation.disk.sim_key_value import SimKeyValue
+from tests.bookie.journal.test_group_wait import Owner
 
 
 class CountingSocket:
@@ -188,3 +190,45 @@ def test_a_bug_at_an_edge_ends_the_loop() -> None:
 
     with pytest.raises(trio.TrioInternalError):
         trio.run(main)
+
+
+class RarePublishers:
+    """So many that the loop pauses from now on, each with one message on its way."""
+
+    def __init__(self) -> None:
+        self._now_s = 0.0
+        self.coalescing = Coalescing(lambda: self._now_s)
+        for _ in range(2):
+            for publisher in range(16):
+                self.coalescing.sent_alone(publisher)
+            self._now_s += WINDOW_S
+            pause_s = self.coalescing.pause_s()
+        assert pause_s == PAUSE_S
+
+
+async def test_the_loop_pauses_for_rare_publishers_but_not_while_their_entries_are_on_their_way() -> None:
+    bookie = await Bookie.open(SimDisk(), SimKeyValue(), "/bookie", threaded=False)
+    turns = LoopTurns()
+    with LoopEdges(bookie.journals, Outgoing(), turns, RarePublishers().coalescing).followed():
+        await trio.sleep(0.001)
+        pauses = turns.statistics().pauses
+        assert pauses > 0
+        # Its journal does not run, so this entry stays on its way.
+        Owner(bookie).writer.append(b"x")
+        for _ in range(5):
+            await trio.sleep(0.001)
+        assert turns.statistics().pauses == pauses
+
+
+async def test_no_pause_goes_beyond_the_next_deadline() -> None:
+    bookie = await Bookie.open(SimDisk(), SimKeyValue(), "/bookie", threaded=False)
+    asked_s: list[float] = []
+
+    class Pausing(Coalescing):
+        def pause_s(self) -> float:
+            asked_s.append(trio.current_time())
+            return 3600.0
+
+    with LoopEdges(bookie.journals, Outgoing(), LoopTurns(), Pausing()).followed():
+        await trio.sleep(0.001)
+    assert asked_s

@@ -20,10 +20,18 @@ _monotonic_s = RealClock().monotonic_s
 class LoopTurns:
     """The turns of the event loop: `begin` and `end` are called at the edges of each."""
 
-    __slots__ = ("_began_s", "_busy_s", "_longest_ever_s", "_longest_s", "_past_longest_s", "_turns")
+    __slots__ = (
+        "_began_s",
+        "_busy_s",
+        "_longest_ever_s",
+        "_longest_s",
+        "_past_longest_s",
+        "_pauses",
+        "_turns",
+    )
 
     def __init__(self) -> None:
-        self._turns = 0
+        self._turns = self._pauses = 0
         self._busy_s = 0.0
         self._longest_s = self._past_longest_s = self._longest_ever_s = 0.0
         self._began_s = _monotonic_s()
@@ -38,6 +46,10 @@ class LoopTurns:
         if took_s > self._longest_s:
             self._longest_s = took_s
 
+    def pause(self) -> None:
+        """The loop pauses before it waits: see `Coalescing`."""
+        self._pauses += 1
+
     def measure(self) -> None:
         """Close one interval."""
         self._past_longest_s, self._longest_s = self._longest_s, 0.0
@@ -46,7 +58,8 @@ class LoopTurns:
     def statistics(self) -> TurnStatistics:
         # An interval is a minute long: a turn that holds up everybody shows in the next scrape already.
         longest_s = max(self._longest_s, self._past_longest_s)
-        return TurnStatistics(self._turns, self._busy_s, longest_s, max(longest_s, self._longest_ever_s))
+        longest_ever_s = max(longest_s, self._longest_ever_s)
+        return TurnStatistics(self._turns, self._pauses, self._busy_s, longest_s, longest_ever_s)
 
 
 class CacheRates:

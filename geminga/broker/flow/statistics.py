@@ -327,6 +327,7 @@ class TurnStatistics(msgspec.Struct, frozen=True):
     """Turns of the event loop, each from the end of a wait to the beginning of the next."""
 
     turns: int = 0
+    pauses: int = 0
     busy_s: float = 0.0
     """All of them together."""
     longest_s: float = 0.0

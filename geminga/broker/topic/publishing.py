@@ -266,6 +266,7 @@ class Publishing:
         # of its own, which doubled what a message cost at 5,000 a second.
         if is_alone and len(stored) == 1:
             self._rooms.bookie.journals.hurry()
+            self._rooms.coalescing.sent_alone(producer)
         self.last_publish_ms = now_ms
 
     def _look_at(

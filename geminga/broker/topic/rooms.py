@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 
 from geminga.broker.flow.broker_figures import BrokerFigures
+from geminga.broker.flow.coalescing import Coalescing
 from geminga.events.recording import Record, unrecorded
 
 if TYPE_CHECKING:
@@ -60,3 +61,4 @@ class Rooms(Struct, frozen=True):
     passed: Callable[[str], None] = lambda name: None
     """Called at each named point of the process, where a fault may end it."""
     figures: BrokerFigures = field(default_factory=BrokerFigures)
+    coalescing: Coalescing = field(default_factory=Coalescing)

@@ -1,0 +1,114 @@
+"""When the loop pauses so that messages of many publishers share a turn, and when it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import cycle, repeat
+
+import pytest
+
+from geminga.broker.flow.coalescing import ALONE_MAX, PAUSE_S, Coalescing
+
+TURN_S = 1 / 1024
+
+
+class HandClock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+
+class Loop:
+    """Its turns are about a millisecond apart."""
+
+    def __init__(self) -> None:
+        self.clock = HandClock()
+        self.coalescing = Coalescing(self.clock.monotonic_s)
+
+    def turn(self, publishers: list[str]) -> float:
+        for publisher in publishers:
+            self.coalescing.sent_alone(publisher)
+        self.clock.now_s += TURN_S
+        return self.coalescing.pause_s()
+
+    def turns(self, publishers: Iterator[str], *, each: int = 1, count: int = 50) -> list[float]:
+        """The pauses at their ends; so many of the publishers send in each of them."""
+        return [self.turn([next(publishers) for _ in range(each)]) for _ in range(count)]
+
+
+def rare(count: int = 1000) -> Iterator[str]:
+    return cycle(f"publisher-{number}" for number in range(count))
+
+
+@pytest.mark.parametrize("each", [1, 2, 3])
+def test_many_rare_publishers_are_waited_for(each: int) -> None:
+    loop = Loop()
+    publishers = rare()
+    loop.turns(publishers, each=each)
+    assert loop.turns(publishers, each=each) == [PAUSE_S] * 50
+
+
+@pytest.mark.parametrize("each", [1, 3])
+def test_publishers_that_come_back_within_the_window_are_not(each: int) -> None:
+    loop = Loop()
+    assert loop.turns(rare(10), each=each, count=200) == [0.0] * 200
+
+
+def test_nor_is_one_that_waits_for_each_receipt() -> None:
+    loop = Loop()
+    assert loop.turns(repeat("one"), count=200) == [0.0] * 200
+
+
+def test_nor_are_rare_ones_beside_one_that_waits_for_each_receipt() -> None:
+    loop = Loop()
+    publishers = rare()
+    pauses = [
+        loop.turn([next(publishers), "quick"] if turn % 4 == 0 else [next(publishers)]) for turn in range(200)
+    ]
+    assert pauses == [0.0] * 200
+
+
+def test_nor_are_so_many_that_they_share_turns_anyway() -> None:
+    loop = Loop()
+    assert loop.turns(rare(), each=5, count=200) == [0.0] * 200
+
+
+def test_nor_are_few() -> None:
+    loop = Loop()
+    publishers = rare()
+    pauses = [loop.turn([next(publishers)] if turn % 3 == 0 else []) for turn in range(200)]
+    assert pauses == [0.0] * 200
+
+
+def test_pauses_end_soon_after_a_publisher_waits_for_each_receipt() -> None:
+    loop = Loop()
+    publishers = rare()
+    assert loop.turns(publishers)[-1] == PAUSE_S
+    # The window of the change and the next one.
+    pauses = [loop.turn([next(publishers), "quick"]) for _ in range(100)]
+    assert pauses[34:] == [0.0] * 66
+
+
+def test_pauses_end_when_nobody_publishes() -> None:
+    loop = Loop()
+    assert loop.turns(rare())[-1] == PAUSE_S
+    assert [loop.turn([]) for _ in range(100)][34:] == [0.0] * 66
+
+
+def test_a_window_that_was_open_for_long_is_not_judged() -> None:
+    loop = Loop()
+    for _ in range(10):
+        loop.turn([f"publisher-{number}" for number in range(16)])
+        # 16 messages in a minute: a pause would gain nothing.
+        loop.clock.now_s += 60
+        assert loop.coalescing.pause_s() == 0.0
+
+
+def test_its_memory_is_bounded() -> None:
+    coalescing = Coalescing(HandClock().monotonic_s)
+    publishers = [object() for _ in range(1000)]
+    for publisher in publishers:
+        coalescing.sent_alone(publisher)
+    assert len(coalescing._publishers) == ALONE_MAX
