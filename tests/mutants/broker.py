@@ -27,8 +27,34 @@ FAIR_TURNS = "tests/broker/connection/test_fair_turns.py"
 SEND_MEMORY = "tests/broker/flow/test_send_memory.py"
 
 LOOP_EDGES = "tests/server/test_loop_edges.py"
+COALESCING = "geminga/broker/flow/coalescing.py"
+COALESCING_TESTS = "tests/broker/flow/test_coalescing.py"
 
 MUTANTS = (
+    Mutant(
+        "publishers-that-come-back-at-once-are-made-to-wait",
+        COALESCING,
+        "            are_rare = len(self._publishers) == self._alone\n",
+        "            are_rare = True\n",
+        (COALESCING_TESTS,),
+        "publishers that wait for each receipt, each of which would come 2 ms later",
+    ),
+    Mutant(
+        "a-window-of-any-length-is-judged",
+        COALESCING,
+        "            is_recent = now_s < self._ends_s + WINDOW_S\n",
+        "            is_recent = True\n",
+        (COALESCING_TESTS,),
+        "16 messages in a minute, for which a pause gains nothing",
+    ),
+    Mutant(
+        "receipts-are-held-up-by-pauses",
+        "geminga/server/loop_edges.py",
+        " and not self._journals.queued_bytes:",
+        ":",
+        (LOOP_EDGES,),
+        "that receipts leave as soon as the disk has the entries",
+    ),
     Mutant(
         "outbox-drops-what-the-socket-did-not-take",
         "geminga/broker/flow/outbox.py",
