@@ -16,11 +16,11 @@ MUTANTS = (
     Mutant(
         "cursors-asked-for-an-empty-cache",
         "geminga/managed_ledger/chain/tail_cache.py",
-        "        if self._bytes < self.bytes_max // LOOK_SHARE:\n",
-        "        if False:\n",
+        "        if self._bytes >= self.bytes_max // LOOK_SHARE:\n",
+        "        if True:\n",
         (
             "tests/managed_ledger/chain/test_tail_cache.py"
-            "::test_cursors_are_not_asked_while_the_cache_is_nearly_empty",
+            "::test_cursors_are_not_asked_while_the_cache_is_less_than_half_full",
         ),
         "a tenth of what a message costs over a thousand topics",
     ),

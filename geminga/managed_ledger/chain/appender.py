@@ -15,7 +15,7 @@ import trio
 
 from geminga.errors import GemingaError, ReadOnly, ServiceNotReady, StorageError, TopicTerminated
 from geminga.managed_ledger.chain.add_listener import AddListener, NoListener
-from geminga.managed_ledger.chain.entry import Parsed
+from geminga.managed_ledger.chain.entry import Entry, Parsed
 from geminga.managed_ledger.chain.ledger_chain import ChainLedger, LedgerChain
 from geminga.managed_ledger.chain.rollover import ManagedLedgerSettings, is_full
 from geminga.managed_ledger.chain.state import ALLOWED, QUEUEING, State
@@ -38,8 +38,8 @@ def _nothing() -> None:
     pass
 
 
-def _kept(bodies: list[bytes], parsed: Sequence[Parsed | None] | None) -> list[bytes | Parsed]:
-    """The slots of a run's entries in the tail cache."""
+def _kept(bodies: list[bytes], parsed: Sequence[Parsed | None] | None) -> list[bytes | Parsed | Entry]:
+    """The slots of a run's entries in the tail cache: a list of the cache's own."""
     if parsed is None:
         return list(bodies)
     return [body if peek is None else peek for body, peek in zip(bodies, parsed, strict=True)]
@@ -227,7 +227,7 @@ class Appender:
         self.unconfirmed += count
         self.ledger_bytes += size_bytes
         if keep is not None and kept is not None:
-            keep.slots.extend(kept)
+            keep.waiting.append((first + count, kept, size_bytes))
         # Compared by entry id, so that the usual run pays one comparison for all three rules of rollover. A
         # ledger that is full by size is found at its confirmation.
         if first + count > self._roll_check_entry_id:
@@ -324,14 +324,9 @@ class Appender:
         # None: they were failed when it was closed or fenced.
         if not self._pending:
             return
-        # The ledger continues with the ids of these entries, so what the tail cache has of them is outdated.
         confirmed = self._chain.counts[self._chain.ids[-1]]
         self.ledger_bytes = self.ledger_bytes * confirmed // (confirmed + self.unconfirmed)
-        contexts = self._take_pending(self.unconfirmed)
-        if self.caching and self._writer is not None:
-            self.cache(False)
-            self.cache(True)
-        self._fail(contexts, error)
+        self._fail_pending(error)
         # Those behind them too, or a producer's entries would be stored in another order than it sent them.
         self.fail_queue(error)
         self._wake_drained()
@@ -362,12 +357,18 @@ class Appender:
         self.refuse()
         # Before the lists are emptied by anything else: a context that is neither confirmed nor failed leaves
         # its publisher waiting until its own timeout.
-        self._fail([context for context, _ in self._pending], error)
-        self._pending = []
-        self.unconfirmed = 0
+        self._fail_pending(error)
         self.fail_queue(error)
         self._wake_drained()
         self._wake()
+
+    def _fail_pending(self, error: GemingaError) -> None:
+        contexts = self._take_pending(self.unconfirmed)
+        # A ledger that continues does so with the ids of these entries: the tail cache would show readers
+        # what failed under the ids of what was stored.
+        if self._run is not None:
+            self._run.waiting.clear()
+        self._fail(contexts, error)
 
     def _fail(self, contexts: list[Any], error: GemingaError) -> None:
         if contexts:
@@ -507,7 +508,7 @@ class Appender:
         if writer is None:
             return
         if wanted and self._run is None:
-            self._run = self._tail_cache.open_run(writer.ledger_id, writer.next_entry_id, self._first_needed)
+            self._run = self._tail_cache.open_run(writer.ledger_id, self._first_needed)
         elif not wanted and self._run is not None:
             self._tail_cache.discard(writer.ledger_id)
             self._run = None

@@ -8,9 +8,10 @@ have read them, when they are old, or, the oldest of the process first, when the
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
-from itertools import accumulate
+from itertools import accumulate, islice
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -22,156 +23,140 @@ from geminga.managed_ledger.chain.entry import Entry, Parsed, entries_from
 
 # Without it a topic of ten-byte messages would hold forty times the memory that the budget grants.
 ENTRY_OVERHEAD_BYTES: Final = 400
-"""What a cached entry costs beside its body: slot, running size, `Entry`, position, parsed metadata."""
+"""What a cached entry costs beside its body: slot, stride, `Entry`, position, parsed metadata."""
 # Eviction entry by entry would need a record for each; strides make its cost vanish beside the append's.
 STRIDE_BYTES: Final = 64 * KIB
-"""Entries are evicted in strides of about this size (or one entry, if that is larger)."""
+"""Entries are evicted in strides of about this size (or one appended run, if that is larger)."""
 TURNS_OF_AGE: Final = 4
 """How often the cache checks for evictable strides while an entry ages."""
-LOOK_SHARE: Final = 8
-"""Below this share of the cache's memory (one eighth) entries leave by their age only."""
+LOOK_SHARE: Final = 2
+"""Below this share of the cache's memory (one half) entries leave by their age only."""
 
 _BODIES = {bytes}
 _ENTRIES = {Entry}
+_UNGROWN = {0: 0}
+_first_of = attrgetter("first")
 
 
-class TailRun:
-    """The newest entries of one ledger, contiguous. Adding one is `slots.append`, the cheapest operation
-    there is.
-    """
+class _Stride:
+    """Consecutive entries of one run that became visible in one turn of the cache: evicted as a whole."""
 
-    __slots__ = (
-        "_before_bytes",
-        "base",
-        "closed",
-        "first_needed",
-        "head",
-        "ledger_id",
-        "slots",
-        "strides",
-        "sums",
-    )
+    __slots__ = ("_borders", "_sums", "begun", "first", "run", "size_bytes", "slots")
 
-    def __init__(self, ledger_id: int, first_entry_id: int, first_needed: Callable[[int], int]) -> None:
-        self.ledger_id = ledger_id
-        self.first_needed = first_needed
-        """Called with the ledger's id; returns the first entry that an active cursor has to read."""
-        self.base = first_entry_id
-        """Entry id of slot 0."""
-        # Removing slots from the front at each eviction would move all that follow; half at once costs O(1)
-        # each.
-        self.head = 0
-        """Slots below this one have been evicted; they are removed when they are half of all."""
-        self.slots: list[bytes | Parsed | Entry | None] = []
+    def __init__(
+        self, run: TailRun, first: int, slots: list[bytes | Parsed | Entry], size_bytes: int, begun: int
+    ) -> None:
+        self.run = run
+        self.first = first
+        """The id of the first entry."""
+        self.slots = slots
         """Bodies, or their parsed metadata from publishing; the first reader turns them into entries."""
-        self.sums: list[int] = []
-        """Running sum of bytes (with overhead) of the visible slots: one number per confirmed entry."""
-        self.closed = False
-        """Whether no more entries come."""
-        self.strides = 0
-        """How many of the cache's strides are this run's."""
-        self._before_bytes = 0
+        self.size_bytes = size_bytes
+        """With the overhead of each entry."""
+        self.begun = begun
+        """The turn of the cache in which the stride began."""
+        # A read at the tail begins and ends where a confirmation did. These give its bytes, so that neither
+        # publishing nor the usual read adds up sizes entry by entry.
+        self._borders = _UNGROWN
+        """For each slot with which a confirmation began: the bytes before it."""
+        self._sums: list[int] | None = None
+        """Bytes before each slot and before the end, once a read needs more than `_borders`."""
 
-    @property
-    def is_empty(self) -> bool:
-        return self.head == len(self.sums)
+    def extend(self, slots: list[bytes | Parsed | Entry], size_bytes: int) -> None:
+        """Add what became visible next."""
+        if self._borders is _UNGROWN:
+            self._borders = _UNGROWN.copy()
+        self._borders[len(self.slots)] = self.size_bytes
+        self.slots += slots
+        self.size_bytes += size_bytes
 
-    def confirm(self, last_entry_id: int) -> int:
-        """Make entries up to this one visible; returns the bytes that became visible."""
-        slots = self.slots
-        sums = self.sums
-        visible = len(sums)
-        confirmed = min(last_entry_id + 1 - self.base, len(slots))
-        # The cache may have been switched on in the middle of a ledger, behind entries that are confirmed
-        # only now.
-        if confirmed <= visible:
-            return 0
-        seen = sums[-1] if sums else self._before_bytes
-        # Running sums, so that a read finds by bisection how far its bytes go, and an eviction knows what it
-        # frees.
-        overhead = ENTRY_OVERHEAD_BYTES
-        shown = slots if confirmed - visible == len(slots) else slots[visible:confirmed]
-        try:
-            sizes = list(map(len, shown))  # type: ignore[arg-type]
-        except TypeError:  # not only bodies
-            sizes = [len(slot if type(slot) is bytes else slot.body) for slot in shown]  # type: ignore[union-attr]
-        each = overhead + sizes[0]
-        # Entries of one size are usual, and this is done for each entry that is published.
-        if sizes.count(sizes[0]) == len(sizes):
-            sums.extend(range(seen + each, seen + each * len(sizes) + 1, each))
-        else:
-            sums.extend(accumulate(map(overhead.__add__, sizes), initial=seen))
-            del sums[visible]  # `accumulate` begins with the initial value itself
-        return sums[-1] - seen
-
-    def read(self, first: int, stop: int, bytes_max: int) -> list[Entry]:
-        """Entries from `first` up to before `stop`: as many as are here, visible, and within the bytes.
-
-        At least one if `first` itself is here; [] if it is not.
+    def read(self, first: int, stop: int, bytes_max: int) -> tuple[list[Entry], int]:
+        """Entries from `first` up to before `stop`, within the bytes but at least one, and what they count;
+        none if the stride ends before `first`.
         """
-        sums = self.sums
-        i = first - self.base
-        if i < self.head or i >= len(sums):
-            return []
-        j = min(stop - self.base, len(sums))
-        limit = (sums[i - 1] if i else self._before_bytes) + bytes_max
-        if sums[j - 1] > limit:
-            j = max(i + 1, bisect_right(sums, limit, i, j))
+        i, end = first - self.first, len(self.slots)
+        j = min(stop - self.first, end)
+        if i >= j:
+            return [], 0
+        before = self._borders.get(i)
+        upto = self.size_bytes if j == end else self._borders.get(j)
+        if before is None or upto is None or upto - before > bytes_max:
+            sums = self._summed()
+            before = sums[i]
+            j = max(i + 1, bisect_right(sums, before + bytes_max, i + 1, j + 1) - 1)
+            upto = sums[j]
         # Bodies become entries with the first reader and stay so: every further subscription gets the same
         # objects.
         chunk = self.slots[i:j]
         kinds = set(map(type, chunk))
-        if kinds == _BODIES:
-            self.slots[i:j] = chunk = entries_from(self.ledger_id, first, chunk)  # type: ignore[arg-type,assignment]
-        elif kinds != _ENTRIES:
-            bodies = [slot if type(slot) is bytes else slot.body for slot in chunk]  # type: ignore[union-attr]
-            parsed = [None if type(slot) is bytes else slot for slot in chunk]
-            fresh = entries_from(self.ledger_id, first, bodies, parsed)  # type: ignore[arg-type]
-            self.slots[i:j] = chunk = [
-                slot if type(slot) is Entry else entry for slot, entry in zip(chunk, fresh, strict=True)
+        if kinds != _ENTRIES:
+            self.slots[i:j] = chunk = self._made(first, chunk, kinds)  # type: ignore[assignment]
+        return chunk, upto - before  # type: ignore[return-value]
+
+    def _summed(self) -> list[int]:
+        sums = self._sums
+        if sums is None:
+            sums = self._sums = [0]
+        # Only what has come since the last time: a stride grows while readers follow it in small steps.
+        if len(sums) <= len(self.slots):
+            new = self.slots[len(sums) - 1 :]
+            sizes = [
+                ENTRY_OVERHEAD_BYTES + len(slot if type(slot) is bytes else slot.body)  # type: ignore[union-attr]
+                for slot in new
             ]
-        return chunk  # type: ignore[return-value]
+            sums += islice(accumulate(sizes, initial=sums[-1]), 1, None)
+        return sums
 
-    def bytes_of(self, first: int, count: int) -> int:
-        """The total length of the bodies of this many visible entries from `first` on."""
-        i = first - self.base
-        seen = self.sums[i - 1] if i else self._before_bytes
-        return self.sums[i + count - 1] - seen - count * ENTRY_OVERHEAD_BYTES
+    def _made(self, first: int, slots: list[bytes | Parsed | Entry], kinds: set[type]) -> list[Entry]:
+        """Entries of these slots, which begin at entry `first`."""
+        ledger_id = self.run.ledger_id
+        if kinds == _BODIES:
+            return entries_from(ledger_id, first, slots)  # type: ignore[arg-type]
+        bodies = [slot if type(slot) is bytes else slot.body for slot in slots]  # type: ignore[union-attr]
+        parsed = [None if type(slot) is bytes else slot for slot in slots]
+        fresh = entries_from(ledger_id, first, bodies, parsed)  # type: ignore[arg-type]
+        return [slot if type(slot) is Entry else entry for slot, entry in zip(slots, fresh, strict=True)]
 
-    def evict_before(self, entry_id: int) -> int:
-        """Evict entries below this one; returns the bytes freed."""
-        end = min(entry_id - self.base, len(self.sums))
-        head = self.head
-        if end <= head:
-            return 0
-        freed = self.sums[end - 1] - (self.sums[head - 1] if head else self._before_bytes)
-        # The bodies go at once, even though the slots stay: memory is what eviction is for.
-        self.slots[head:end] = [None] * (end - head)
-        self.head = end
-        if end * 2 >= len(self.slots):
-            self._before_bytes = self.sums[end - 1]
-            del self.slots[:end], self.sums[:end]
-            self.base += end
-            self.head = 0
-        return freed
+
+class TailRun:
+    """The newest entries of one ledger, contiguous."""
+
+    __slots__ = ("closed", "first_needed", "ledger_id", "strides", "waiting")
+
+    def __init__(self, ledger_id: int, first_needed: Callable[[int], int]) -> None:
+        self.ledger_id = ledger_id
+        self.first_needed = first_needed
+        """Called with the ledger's id; returns the first entry that an active cursor has to read."""
+        # Plain tuples in a plain list: one `waiting.append` is all that an append costs here, however many
+        # entries it has.
+        self.waiting: list[tuple[int, list[bytes | Parsed | Entry], int]] = []
+        """Appended runs that are not visible yet, each confirmed as a whole: the entry id after it, its
+        slots, in a list that is the cache's own, and the bytes of its bodies.
+        """
+        self.strides: list[_Stride] = []
+        """What is visible, the oldest first."""
+        self.closed = False
+        """Whether no more entries come."""
+
+    def read(self, first: int, stop: int, bytes_max: int) -> tuple[list[Entry], int]:
+        """As `TailCache.read`, and the bytes that the entries count."""
+        strides = self.strides
+        i = bisect_right(strides, first, key=_first_of)
+        if not i:
+            return [], 0
+        found, size_bytes = strides[i - 1].read(first, stop, bytes_max)
+        while i < len(strides) and strides[i].first == first + len(found) < stop:
+            more, more_bytes = strides[i].read(strides[i].first, stop, bytes_max - size_bytes)
+            if size_bytes + more_bytes > bytes_max:
+                break
+            found += more
+            size_bytes += more_bytes
+            i += 1
+        return found, size_bytes
 
 
 def _all_needed(ledger_id: int) -> int:
     return 0
-
-
-class _Stride:
-    """A part of one run that is evicted as a whole."""
-
-    __slots__ = ("begun", "run", "size_bytes", "stop")
-
-    def __init__(self, run: TailRun, stop: int, size_bytes: int, begun: int) -> None:
-        self.begun = begun
-        """The turn of the cache in which the stride began."""
-        self.run = run
-        self.stop = stop
-        """The entry id after the stride."""
-        self.size_bytes = size_bytes
 
 
 class TailCache:
@@ -196,11 +181,11 @@ class TailCache:
         """The memory of entries that wait for a ledger, which all managed ledgers also share."""
         self._bytes = 0
         self._runs: dict[int, TailRun] = {}
-        self._strides: deque[_Stride] = deque()
+        # In order, and cheap to leave from the middle: evictions go by age, by run and by what was read.
+        self._strides: OrderedDict[_Stride, None] = OrderedDict()
+        """Those of all runs, the oldest first."""
         self._filled = trio.Event()
         """Set when there is a first stride."""
-        self._strides_dead = 0
-        """Strides of runs that were discarded; swept when they are most of all."""
 
     async def run_forever(self) -> None:
         """Evict what is old or read by all, until cancelled."""
@@ -212,40 +197,39 @@ class TailCache:
             self.turn()
 
     def turn(self) -> None:
-        """Evict strides that are `TURNS_OF_AGE` turns old. Unless the cache is nearly empty, also evict
-        earlier strides that no active cursor has to read. Entries that were read in this turn may be read
-        again, if the consumer had no permits.
+        """Evict strides that are `TURNS_OF_AGE` turns old. When the cache is half full, also evict earlier
+        strides that no active cursor has to read. Entries that were read in this turn may be read again, if
+        the consumer had no permits.
         """
-        strides, turn = self._strides, self._turn
+        turn = self._turn
         # By turns of a quarter of the age, so that nothing reads a clock for each entry.
-        while strides and strides[0].begun <= turn - TURNS_OF_AGE:
-            self._evict(strides.popleft())
-        # Memory must be worth the look: over a thousand topics that get a message a second each, the looks
-        # were a tenth of what a message cost.
-        if self._bytes < self.bytes_max // LOOK_SHARE:
-            self._turn = turn + 1
-            return
-        needed: dict[TailRun, int] = {}
-        for stride in strides:
-            if stride.begun == turn:
+        for stride in tuple(self._strides):
+            if stride.begun > turn - TURNS_OF_AGE:
                 break
-            run = stride.run
-            if run not in needed:
-                needed[run] = run.first_needed(run.ledger_id)
-            if self._runs.get(run.ledger_id) is run:
-                self._let_go(run, min(stride.stop, needed[run]))
+            self._evict(stride)
+        # Memory must be worth the look: over a thousand topics that get a message a second each, the looks
+        # were a tenth of what a message cost, and from an eighth of the memory on still a twentieth.
+        if self._bytes >= self.bytes_max // LOOK_SHARE:
+            needed: dict[TailRun, int] = {}
+            for stride in tuple(self._strides):
+                if stride.begun == turn:
+                    break
+                run = stride.run
+                if run not in needed:
+                    needed[run] = run.first_needed(run.ledger_id)
+                if stride.first + len(stride.slots) <= needed[run]:
+                    self._evict(stride)
         self._turn = turn + 1
 
-    def open_run(
-        self, ledger_id: int, first_entry_id: int, first_needed: Callable[[int], int] = _all_needed
-    ) -> TailRun:
-        """Begin to keep a ledger's entries, from this one on. The appender must add every later one.
-        `first_needed(ledger_id)` returns the first entry that an active cursor still has to read.
+    def open_run(self, ledger_id: int, first_needed: Callable[[int], int] = _all_needed) -> TailRun:
+        """Begin to keep a ledger's entries. From the first one on that the appender adds to
+        `TailRun.waiting`, it must add every later one. `first_needed(ledger_id)` returns the first entry that
+        an active cursor still has to read.
         """
         # A run holds consecutive entries only: one that is left of the same ledger would lack those in
         # between.
         self.discard(ledger_id)
-        run = self._runs[ledger_id] = TailRun(ledger_id, first_entry_id, first_needed)
+        run = self._runs[ledger_id] = TailRun(ledger_id, first_needed)
         return run
 
     def read(self, ledger_id: int, first: int, stop: int, bytes_max: int) -> list[Entry]:
@@ -256,10 +240,13 @@ class TailCache:
         run = self._runs.get(ledger_id)
         if run is None:
             return []
-        entries = run.read(first, stop, bytes_max)
-        if entries:
-            self._entries_served += len(entries)
-            self._bytes_served += run.bytes_of(first, len(entries))
+        strides = run.strides
+        if strides and first >= strides[-1].first:
+            entries, size_bytes = strides[-1].read(first, stop, bytes_max)
+        else:
+            entries, size_bytes = run.read(first, stop, bytes_max)
+        self._entries_served += len(entries)
+        self._bytes_served += size_bytes - len(entries) * ENTRY_OVERHEAD_BYTES
         return entries
 
     def missed(self, entries: int, size_bytes: int) -> None:
@@ -273,76 +260,76 @@ class TailCache:
         if run is not None:
             run.closed = True
             # Nothing is left in an empty run to be evicted, so no eviction would forget it later.
-            if run.is_empty:
-                self._forget(run)
+            if not run.strides:
+                del self._runs[ledger_id]
 
     def confirm(self, run: TailRun, last_entry_id: int) -> None:
         """Entries of `run` up to `last_entry_id` are durable: show them, and keep within the bound."""
-        visible = len(run.sums)
-        added = run.confirm(last_entry_id)
-        if not added or self._runs.get(run.ledger_id) is not run:
+        if self._runs.get(run.ledger_id) is not run:
             return
-        self._bytes += added
-        self._entries_inserted += len(run.sums) - visible
-        strides = self._strides
-        newest = strides[-1] if strides else None
-        if (
-            # One stride for a burst: neighbours in the same run and turn are evicted together.
-            newest is not None
-            and newest.run is run
-            and newest.size_bytes + added <= STRIDE_BYTES
-            and newest.begun == self._turn
-        ):
-            newest.stop = last_entry_id + 1
-            newest.size_bytes += added
-        else:
-            if newest is None:
-                self._filled.set()
-            strides.append(_Stride(run, last_entry_id + 1, added, self._turn))
-            run.strides += 1
+        runs = size_bytes = 0
+        slots: list[bytes | Parsed | Entry] = []
+        for stop, more, body_bytes in run.waiting:
+            # The cache may have been switched on behind entries that are confirmed only now.
+            if stop > last_entry_id + 1:
+                break
+            more_bytes = body_bytes + len(more) * ENTRY_OVERHEAD_BYTES
+            if not runs:
+                slots = more
+            elif size_bytes < STRIDE_BYTES:
+                slots += more
+            else:
+                self._show(run, stop - len(more), slots, size_bytes)
+                slots, size_bytes = more, 0
+            size_bytes += more_bytes
+            runs += 1
+        if runs:
+            self._show(run, last_entry_id + 1, slots, size_bytes)
+            del run.waiting[:runs]
         # The oldest of all topics first, whatever its topic: one busy topic must not keep what was read
         # long ago while another one's consumers go to the disk.
         while self._bytes > self.bytes_max:
             self._evictions += 1
-            self._evict(strides.popleft())
+            self._evict(next(iter(self._strides)))
+
+    def _show(self, run: TailRun, stop: int, slots: list[bytes | Parsed | Entry], size_bytes: int) -> None:
+        """Make the next entries of a run, up to before `stop`, visible."""
+        newest = run.strides[-1] if run.strides else None
+        if (
+            newest is not None
+            and newest.begun == self._turn
+            and newest.size_bytes + size_bytes <= STRIDE_BYTES
+        ):
+            newest.extend(slots, size_bytes)
+        else:
+            newest = _Stride(run, stop - len(slots), slots, size_bytes, self._turn)
+            run.strides.append(newest)
+            if not self._strides:
+                self._filled.set()
+            self._strides[newest] = None
+        self._bytes += size_bytes
+        self._entries_inserted += len(slots)
 
     def _evict(self, stride: _Stride) -> None:
+        """Evict the oldest stride of its run."""
         run = stride.run
-        if self._runs.get(run.ledger_id) is not run:
-            self._strides_dead -= 1
-            assert self._strides_dead >= 0
-            return
-        run.strides -= 1
-        self._let_go(run, stride.stop)
-
-    def _let_go(self, run: TailRun, stop: int) -> None:
-        self._take_out(run, stop)
-        if run.closed and run.is_empty:
-            self._forget(run)
-
-    def _take_out(self, run: TailRun, stop: int) -> None:
-        first = run.base + run.head
-        self._bytes -= run.evict_before(stop)
-        self._entries_evicted += run.base + run.head - first
-
-    def _forget(self, run: TailRun) -> None:
-        del self._runs[run.ledger_id]
-        self._strides_dead += run.strides
+        assert run.strides[0] is stride
+        del self._strides[stride], run.strides[0]
+        self._bytes -= stride.size_bytes
+        self._entries_evicted += len(stride.slots)
+        # Nothing is left that another eviction could forget later.
+        if run.closed and not run.strides:
+            del self._runs[run.ledger_id]
 
     def discard(self, ledger_id: int) -> None:
         """Forget a ledger's entries."""
-        run = self._runs.pop(ledger_id, None)
+        run = self._runs.get(ledger_id)
         if run is None:
             return
-        self._take_out(run, run.base + len(run.sums))
-        run.slots.clear()
-        self._strides_dead += run.strides
-        # Closing thousands of topics would otherwise leave a queue of strides without runs, each sweep
-        # O(all).
-        if self._strides_dead * 2 > len(self._strides):
-            runs = self._runs
-            self._strides = deque(s for s in self._strides if runs.get(s.run.ledger_id) is s.run)
-            self._strides_dead = 0
+        run.waiting.clear()
+        for stride in tuple(run.strides):
+            self._evict(stride)
+        self._runs.pop(ledger_id, None)
 
     def statistics(self) -> TailCacheStatistics:
         return TailCacheStatistics(
