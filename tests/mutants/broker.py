@@ -12,6 +12,7 @@ DEDUP_ENTRIES = "geminga/broker/topic/dedup_entries.py"
 DELAYED = "geminga/broker/delays/subscription_delays.py"
 DELAYING = "geminga/broker/dispatch/delaying.py"
 DISPATCHER = "geminga/broker/dispatch/dispatcher.py"
+AT_ONCE = "tests/broker/subscription/test_published_at_once.py"
 HASH_RANGES = "geminga/broker/dispatch/hash_ranges.py"
 SNAPSHOTS = "tests/broker/topic/test_dedup_snapshots.py"
 DELAYED_READS = "tests/broker/delays/test_delayed_reads.py"
@@ -319,8 +320,8 @@ MUTANTS = (
     Mutant(
         "undelayed-alone-lifts-no-pause",
         DELAYING,
-        "            if batch.entries and not batch.timed:\n",
-        "            if False:\n",
+        "        if batch.entries and not batch.timed:\n",
+        "        if False:\n",
         (f"{FIXED_DELAY}::test_reading_does_not_pause_once_an_undelayed_message_came_by",),
         "the same, read without delayed messages beside it",
     ),
@@ -347,6 +348,30 @@ MUTANTS = (
         "if end - low > widest[1] + widest[0]:",
         ("tests/broker/dispatch/test_hash_ranges.py::test_slots_have_the_owners_that_they_have_in_pulsar",),
         "which range is split when the widest is not the first (no consistent hashing, consumers left)",
+    ),
+    Mutant(
+        "published-at-once-in-spite-of-a-seek",
+        "geminga/broker/subscription/subscription.py",
+        "self._sleeper.is_asleep and not (self._fenced or self._ended)",
+        "self._sleeper.is_asleep",
+        (f"{AT_ONCE}::test_a_seek_that_has_begun_lets_nothing_out",),
+        "what is published while a seek disconnects consumers",
+    ),
+    Mutant(
+        "published-before-what-a-woken-task-has-to-send",
+        "geminga/broker/dispatch/task.py",
+        "return not self._is_woken and (",
+        "return (",
+        (f"{AT_ONCE}::test_what_is_asked_for_again_goes_before_what_is_published_in_the_same_turn",),
+        "the order of what is asked for again and what is published in the same turn",
+    ),
+    Mutant(
+        "no-round-for-what-a-plain-call-left",
+        DISPATCHER,
+        "        self._share_new(entries, batch)\n        return self._is_at_end()\n",
+        "        self._share_new(entries, batch)\n        return True\n",
+        (f"{AT_ONCE}::test_all_of_it_goes_though_a_read_ends_at_its_bytes",),
+        "that a published group whose bytes are more than one read goes out whole",
     ),
     Mutant(
         "dispatch-rate-by-the-smallest-batches",

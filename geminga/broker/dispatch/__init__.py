@@ -4,7 +4,8 @@ One round (`Dispatcher.run_round`) asks how many entries the permits allow. It s
 redelivery first (`Replay`), then due delayed entries and new ones by turns: `EntryReader` and, where delivery
 times count, `DelayedReads` read them and leave out what is acknowledged or held back; the chooser shares the
 batch between consumers; send.py queues MESSAGE frames. What finds no permits joins the `RedeliverySet`, or is
-read again where nothing is kept. Read dispatcher.py first, then chooser.py.
+read again where nothing is kept. What was just published goes without a round if it is all there is to send
+(`Dispatcher.send_published`). Read dispatcher.py first, then chooser.py.
 
 A dispatcher is put together by `types.new_dispatcher`. Exclusive and Failover (single.py) are Pulsar's
 PersistentDispatcherSingleActiveConsumer; Shared (shared.py) is its PersistentDispatcherMultipleConsumers with

@@ -183,6 +183,9 @@ class DelayedReads:
 
     def may_take_due(self) -> bool:
         """Within the pause nothing is asked of the index: each answer would take a few messages out of it."""
+        # Most subscriptions hold nothing back, and ask no clock.
+        if not self.has_tracker():
+            return False
         return not self._pace.is_pause(self._around.clock.now_ms()) and self._delayed.has_due()
 
     def has_tracker(self) -> bool:
@@ -243,6 +246,16 @@ class DelayedReads:
             return 0
         return min(count_max, self._replay.look_ahead_left())
 
+    def read_new_cached(self, count_max: int) -> list[Entry]:
+        """As `EntryReader.read_new_cached`; [] as well where the index has to be asked."""
+        room = self._room(count_max)
+        return self._reader.read_new_cached(room) if room > 0 and self._holds_nothing_back else []
+
+    @property
+    def _holds_nothing_back(self) -> bool:
+        """Whether all from the read position on may be read without a look at the index or the books."""
+        return self._cursor.read_position > self._taken_ahead and not self._delayed.has_gaps()
+
     async def read_new(self, count_max: int) -> list[Entry] | None:
         """As `EntryReader.read_new`, without what is held back; [] as well if reading is not allowed now."""
         room = self._room(count_max)
@@ -251,7 +264,7 @@ class DelayedReads:
     async def _read_past_held(self, count_max: int) -> list[Entry] | None:
         cursor, delayed, reader = self._cursor, self._delayed, self._reader
         # The usual case, without bitmaps: nothing is held back now.
-        if cursor.read_position > self._taken_ahead and not delayed.has_gaps():
+        if self._holds_nothing_back:
             return await reader.read_new(count_max)
         if reader.is_backing_off:
             return []
@@ -292,18 +305,25 @@ class DelayedReads:
         reader.retry_now()
         return found.entries
 
-    async def hold_back(self, entries: list[Entry]) -> Batch | None:
-        """Admit entries that were not to be sent before, but for those that have to wait. None: the answer is
-        not wanted any more.
-        """
-        delayed, reader = self._delayed, self._reader
-        batch = reader.admit(entries)
+    def admit(self, entries: list[Entry]) -> Batch:
+        """Admit entries that were not to be sent before, without a look at what has to wait."""
+        batch = self._reader.admit(entries)
+        if batch.entries and not batch.timed:
+            # For Pulsar's fixed-delay detection: it pauses reading only while all entries have a delay.
+            self._delayed.saw_undelayed(batch.entries[0].position)
+        return batch
+
+    def may_wait(self, batch: Batch) -> bool:
+        """Whether some of these entries may have to wait, which `hold_back` says."""
         # A policy that switches delays off holds for what is read from now on, without opening an index.
-        if not batch.timed or not delayed.policy.active:
-            if batch.entries and not batch.timed:
-                # For Pulsar's fixed-delay detection: it pauses reading only while all entries have a delay.
-                delayed.saw_undelayed(batch.entries[0].position)
+        return bool(batch.timed) and self._delayed.policy.active
+
+    async def hold_back(self, entries: list[Entry]) -> Batch | None:
+        """As `admit`, without those that have to wait. None: the answer is not wanted any more."""
+        batch = self.admit(entries)
+        if not self.may_wait(batch):
             return batch
+        delayed, reader = self._delayed, self._reader
         if delayed.tracker is None:
             # The first open imports numpy for a tenth of a second. Undelayed entries of the batch go out
             # meanwhile; Key_Shared has to wait, as it may let nothing pass.

@@ -3,7 +3,8 @@
 A subscription has one dispatcher at a time, by the type of its consumers, and one task that runs it. A round
 reads and sends until nothing more can be sent; then the task sleeps until it is woken: new entries, permits,
 acks that lift a block, a consumer that comes or goes, an outbox that has room again, a delayed message that
-falls due. Nothing is polled, and nothing is awaited for a single entry.
+falls due. Nothing is polled, and nothing is awaited for a single entry. While the task sleeps, what was just
+published is sent by a plain call (`send_published`), unless a round has more to do than that.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ log = logging.getLogger("geminga.broker")
 # With a turn after every read the outboxes were flushed after every read too: many small writes.
 PASSES_PER_TURN = 4
 """Reads that one subscription may do in a row, each of up to `read_entries_max` entries: about 2 ms."""
+# Those of a thousand subscriptions go out in one turn of the loop, as the rounds of woken tasks would.
+PUBLISHED_ENTRIES_MAX = 16
+"""Entries that are sent without the task at once; beside more of them its turn costs little."""
 
 
 class Dispatcher:
@@ -61,6 +65,8 @@ class Dispatcher:
         self._reader = reader
         self._replay = replay
         self._delays = delays
+        self._new: EntryReader | DelayedReads = reader if delays is None else delays
+        """Reads what was not to be sent before."""
         self._takeover = takeover
         # Kept between rounds: a consumer with permits for one read at a time would otherwise get overdue
         # entries each time, and never a new one.
@@ -324,19 +330,21 @@ class Dispatcher:
             return False
         # A message that was just published is one pass; a second one that finds nothing would double its
         # cost.
-        return not self._is_at_end(delays)
+        return not self._is_at_end()
 
-    def _is_at_end(self, delays: DelayedReads) -> bool:
-        """Whether another pass would find nothing: all is read, and nothing is due or to be sent again."""
+    def _is_at_end(self) -> bool:
+        """Whether another pass would find nothing: all is read, and nothing goes before what is new."""
+        return self._cursor.is_at_end() and self._has_only_new()
+
+    def _has_only_new(self) -> bool:
+        """Whether nothing is due, to be sent again, or to be read again or sealed."""
+        delays = self._delays
+        if delays is None:
+            return True
         assert self._replay is not None
-        return (
-            self._cursor.is_at_end()
-            and not self._replay.books.redelivery
-            # Without this the last read of a backlog ended the round, and what it had added to the index was
-            # not sealed.
-            and delays.is_settled
-            and not delays.may_take_due()
-        )
+        # Without "settled" the last read of a backlog ended the round, and what it had added to the index was
+        # not sealed.
+        return not self._replay.books.redelivery and delays.is_settled and not delays.may_take_due()
 
     async def _send_again(self, replay: Replay, delays: DelayedReads, positions: list[Position]) -> bool:
         """False: reading failed, so that going on is of no use now."""
@@ -349,17 +357,43 @@ class Dispatcher:
         self._share(batch, is_new=False)
         delays.gave_out(len(positions))
         # A stream of due messages is one pass for each look of the pace.
-        return not self._is_at_end(delays)
+        return not self._is_at_end()
 
     async def _send_new(self, count_max: int) -> bool:
         """False: there is nothing to read now, or reading is not allowed."""
         delays = self._delays
-        entries = await (self._reader if delays is None else delays).read_new(count_max)
+        entries = await self._new.read_new(count_max)
         if not entries:
             return entries is None
         batch = self._reader.admit(entries) if delays is None else await delays.hold_back(entries)
-        if batch is None:
+        if batch is not None:
+            self._share_new(entries, batch)
+        return True
+
+    def send_published(self) -> bool:
+        """Send what was just published, if that is all there is to do and it needs no await. To be called
+        while no round is under way. True: a round would find nothing more.
+        """
+        # A limit sets the time of the next try, which the task has to sleep for.
+        if self._throttle.limits or not self._has_only_new():
+            return False
+        if not (count := self._entries_wanted()):
             return True
+        first, last = self._cursor.read_position, self._around.ledger.last_confirmed
+        # More of them, or a backlog, take reads with turns of others in between.
+        if last.ledger_id != first.ledger_id or last.entry_id - first.entry_id >= PUBLISHED_ENTRIES_MAX:
+            return False
+        if not (entries := self._new.read_new_cached(count)):
+            return False
+        batch = self._new.admit(entries)
+        if self._delays is not None and self._delays.may_wait(batch):
+            return False
+        self._share_new(entries, batch)
+        return self._is_at_end()
+
+    def _share_new(self, entries: list[Entry], batch: Batch) -> None:
+        """Send what was read as new, and admitted."""
+        delays = self._delays
         # Before sharing: Exclusive and Failover put it back to the first entry that found no permits.
         self._cursor.set_read_position(entries[-1].position.next())
         if batch.timed:
@@ -370,7 +404,6 @@ class Dispatcher:
             elif not self._told_delay:
                 self._note_delay(batch.timed)
         self._share(batch, is_new=True)
-        return True
 
     async def _read_once_more(self, delays: DelayedReads, count_max: int) -> bool:
         """Go on with what is to be read again: whatever of it is nowhere is held back or sent. False: nothing

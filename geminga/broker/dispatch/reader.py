@@ -115,6 +115,15 @@ class EntryReader:
 
     # -- reads -----------------------------------------------------------------------------------------------
 
+    def read_new_cached(self, count_max: int) -> list[Entry]:
+        """The next entries, if they are in memory: by a plain call. []: `read_new` has to look for them."""
+        start = self._cursor.next_unacknowledged(self._cursor.read_position)
+        return [] if self.is_backing_off else self._read_cached(start, count_max)
+
+    def _read_cached(self, start: Position, count_max: int) -> list[Entry]:
+        # It takes no memory of reads: the cache holds these bytes anyway.
+        return self._ledger.read_cached(start, count_max, self._bytes_wanted() or READ_BYTES_TIGHT)
+
     async def read_new(self, count_max: int) -> list[Entry] | None:
         """The next entries, all of one ledger, from memory if they are there.
 
@@ -126,9 +135,8 @@ class EntryReader:
         """Entries from a position on, as `read_new` returns them."""
         if self.is_backing_off:
             return []
-        # A plain call, for consumers that keep up. It takes no memory of reads: the cache holds these bytes
-        # anyway.
-        entries = self._ledger.read_cached(start, count_max, self._bytes_wanted() or READ_BYTES_TIGHT)
+        # A plain call, for consumers that keep up.
+        entries = self._read_cached(start, count_max)
         if entries or start > self._ledger.last_confirmed:
             return entries
         # From here on the disk is waited for: a seek, a skip, or other consumers may come.

@@ -25,6 +25,11 @@ class Sleeper:
         self._sleep: trio.CancelScope | None = None
         """While it sleeps: without a clock, or with one."""
 
+    @property
+    def is_asleep(self) -> bool:
+        """Whether the task sleeps and nothing has woken it."""
+        return not self._is_woken and (self._woken is not None or self._sleep is not None)
+
     def wake(self) -> None:
         """End the sleep, or the next one if there is none. Cheap when it is ended already."""
         # Kept until the next sleep: a wake-up between a round and the sleep after it would be lost otherwise.
@@ -44,8 +49,11 @@ class Sleeper:
                 # An Event for the usual sleep, which ends without the exception that a cancelled scope
                 # raises. A new one each time, as trio's cannot be reset.
                 self._woken = trio.Event()
-                await self._woken.wait()
-                self._woken = None
+                try:
+                    await self._woken.wait()
+                finally:
+                    # Also for a cancelled task, which would pass for one that sleeps.
+                    self._woken = None
             else:
                 await self._sleep_until(retry_at_s, due_ms)
         else:
@@ -65,12 +73,14 @@ class Sleeper:
             # `retry_at_s` is of the injected clock, which tests set apart from trio's: only the difference
             # means the same in both.
             deadline_s = trio.current_time() + max(retry_at_s - self._clock.monotonic_s(), 0.0)
-        with trio.CancelScope(deadline=deadline_s) as self._sleep:
-            if due_ms is None:
-                await trio.sleep_forever()
-            else:
-                await self._clock.sleep_until_ms(due_ms)
-        self._sleep = None
+        try:
+            with trio.CancelScope(deadline=deadline_s) as self._sleep:
+                if due_ms is None:
+                    await trio.sleep_forever()
+                else:
+                    await self._clock.sleep_until_ms(due_ms)
+        finally:
+            self._sleep = None
 
 
 class WatchedSleeper(Sleeper):

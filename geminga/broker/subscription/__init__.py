@@ -1,12 +1,12 @@
 """A subscription: its cursor, its consumers, the one dispatcher that serves them, and expiry.
 
-New entries wake `Subscription.run`, the subscription's one task, which has the dispatcher run a round. Its
-parts know each other in one direction: `Consumers` has the dispatcher and those attached; `Acks` takes every
-acknowledgement as a plain call, settles the dispatcher's pending entries and moves the cursor's mark-delete
-position; `DueBacklog` (policies that count from due times) and `Expiry` (TTL, `expire-messages`) decide what
-to let go and hand it to `Acks`. `Subscription` makes the parts and owns the beginning, the seek and the end.
-Read `subscription.py` first, then `acks.py` for batches and cumulative acknowledgements. `statistics.py`
-looks at all of it from above.
+New entries go out by a plain call (`Subscription.entries_available`), or wake `Subscription.run`, the
+subscription's one task, which has the dispatcher run a round. Its parts know each other in one direction:
+`Consumers` has the dispatcher and those attached; `Acks` takes every acknowledgement as a plain call, settles
+the dispatcher's pending entries and moves the cursor's mark-delete position; `DueBacklog` (policies that
+count from due times) and `Expiry` (TTL, `expire-messages`) decide what to let go and hand it to `Acks`.
+`Subscription` makes the parts and owns the beginning, the seek and the end. Read `subscription.py` first,
+then `acks.py` for batches and cumulative acknowledgements. `statistics.py` looks at all of it from above.
 
 Pulsar's PersistentSubscription and PersistentMessageExpiryMonitor. The dispatcher is chosen by the type of
 the first consumer and replaced only when a first consumer of another type comes; everything but the run loop

@@ -1,8 +1,8 @@
 """A subscription: one cursor, its consumers and the dispatcher that serves them, and when it begins and ends.
 
 Each part owns what it changes: `consumers` the dispatcher that serves them, `acks` how far the cursor has
-come, `expiry` what was too old. One task (`run`) reads and sends; everything else here is plain calls that
-change state and wake that task.
+come, `expiry` what was too old. One task (`run`) reads and sends, and `entries_available` sends what needs no
+task while it sleeps; everything else here is plain calls that change state and wake that task.
 """
 
 from __future__ import annotations
@@ -236,7 +236,12 @@ class Subscription:
     def entries_available(self) -> None:
         """The ledger has new confirmed entries."""
         dispatcher = self.consumers.dispatcher
-        if dispatcher is not None and not dispatcher.is_idle_after_publish():
+        if dispatcher is None or dispatcher.is_idle_after_publish():
+            return
+        # A task costs more to wake than a single message costs to send. One that is awake may be in a read,
+        # and what that brings goes first.
+        is_idle = self._sleeper.is_asleep and not (self._fenced or self._ended)
+        if not (is_idle and dispatcher.send_published()):
             self.wake()
 
     # -- consumers -------------------------------------------------------------------------------------------
