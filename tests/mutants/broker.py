@@ -41,6 +41,14 @@ MUTANTS = (
         "publishers that wait for each receipt, each of which would come 2 ms later",
     ),
     Mutant(
+        "a-publisher-of-two-messages-is-made-to-wait",
+        "geminga/broker/topic/publishing.py",
+        "            self._rooms.coalescing.sent_alone(producer)",
+        "            if len(stored) == 1:\n                self._rooms.coalescing.sent_alone(producer)",
+        ("tests/broker/connection/test_waiting_clients.py",),
+        "a publisher that sends ten messages when it has ten receipts, which took three times as long",
+    ),
+    Mutant(
         "a-window-of-any-length-is-judged",
         COALESCING,
         "            is_recent = now_s < self._ends_s + WINDOW_S\n",
@@ -131,8 +139,8 @@ MUTANTS = (
     Mutant(
         "publishers-that-wait-unnoticed",
         "geminga/broker/topic/publishing.py",
-        "        if is_alone and len(stored) == 1:",
-        "        if not is_alone and len(stored) == 1:",
+        "            if len(stored) == 1:",
+        "            if False:",
         ("tests/broker/topic/test_receipts_waited_for.py",),
         "every publisher with one message in flight would wait a millisecond more",
     ),

@@ -248,6 +248,7 @@ class Session:
                 )
             return
         if ack.request_id is not None:
+            self.rooms.coalescing.asked()
             self.outbox.write(encoder.ack_response(ack.consumer_id, ack.request_id))
 
     def _refuse_ack(self, consumer_id: int, request_id: int) -> None:
@@ -264,6 +265,9 @@ class Session:
         attached = self.consumers.get(flow.consumer_id)
         # FLOW has no answer, and one for a consumer that was closed meanwhile is no fault of the client.
         if attached is not None:
+            # A consumer without a queue of its own asks for each message, and waits for it.
+            if attached.consumer.permits <= 0:
+                self.rooms.coalescing.asked()
             attached.subscription.consumers.flow(attached.consumer, flow.permits)
 
     # -- requests --------------------------------------------------------------------------------------------
@@ -274,6 +278,8 @@ class Session:
             raise ProtocolError(f"a client may not send {_name(kind, command)}")
         if self.state not in ALLOWED_IN.get(kind, READY_ONLY):
             raise ProtocolError(f"{kind.__name__} while the connection is {self.state.value}")
+        if request_id_of(command) is not None:
+            self.rooms.coalescing.asked()
         try:
             waiting = handler(self, command)
         except ProtocolError:

@@ -367,7 +367,7 @@ class Appender:
         # A ledger that continues does so with the ids of these entries: the tail cache would show readers
         # what failed under the ids of what was stored.
         if self._run is not None:
-            self._run.waiting.clear()
+            self._tail_cache.failed(self._run)
         self._fail(contexts, error)
 
     def _fail(self, contexts: list[Any], error: GemingaError) -> None:

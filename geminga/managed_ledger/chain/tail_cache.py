@@ -1,8 +1,9 @@
 """Recent entries of all topics, in memory, so that consumers at the tail never use the bookie.
 
 The bodies are the appended objects themselves, without copies. Entries of a run are invisible until
-`TailCache.confirm` reports them as durable. The cache evicts entries in strides: when all active cursors
-have read them, when they are old, or, the oldest of the process first, when there are too many.
+`TailCache.confirm` reports them as durable. The cache evicts entries in strides: when they are old, when all
+active cursors have read them and the cache is half full, or, the oldest of the process first, when there are
+too many.
 """
 
 from __future__ import annotations
@@ -259,9 +260,13 @@ class TailCache:
         run = self._runs.get(ledger_id)
         if run is not None:
             run.closed = True
-            # Nothing is left in an empty run to be evicted, so no eviction would forget it later.
-            if not run.strides:
-                del self._runs[ledger_id]
+            self._forget_if_over(run)
+
+    def failed(self, run: TailRun) -> None:
+        """What waits in this run was not stored. A ledger that continues does so with the same ids."""
+        run.waiting.clear()
+        if self._runs.get(run.ledger_id) is run:
+            self._forget_if_over(run)
 
     def confirm(self, run: TailRun, last_entry_id: int) -> None:
         """Entries of `run` up to `last_entry_id` are durable: show them, and keep within the bound."""
@@ -317,8 +322,11 @@ class TailCache:
         del self._strides[stride], run.strides[0]
         self._bytes -= stride.size_bytes
         self._entries_evicted += len(stride.slots)
-        # Nothing is left that another eviction could forget later.
-        if run.closed and not run.strides:
+        self._forget_if_over(run)
+
+    def _forget_if_over(self, run: TailRun) -> None:
+        # What waits is confirmed or fails later, and only then there may be nothing more to evict.
+        if run.closed and not run.strides and not run.waiting:
             del self._runs[run.ledger_id]
 
     def discard(self, ledger_id: int) -> None:

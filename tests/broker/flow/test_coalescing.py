@@ -97,6 +97,21 @@ def test_pauses_end_when_nobody_publishes() -> None:
     assert [loop.turn([]) for _ in range(100)][34:] == [0.0] * 66
 
 
+def test_there_are_none_while_a_client_waits_for_answers() -> None:
+    loop = Loop()
+    publishers = rare()
+    assert loop.turns(publishers)[-1] == PAUSE_S
+    loop.coalescing.asked()
+    pauses = []
+    for turn in range(100):
+        pauses.append(loop.turn([next(publishers)]))
+        if turn % 10 == 0:
+            loop.coalescing.asked()
+    assert pauses == [0.0] * 100
+    # The window of the last question, and the one in which nothing is asked.
+    assert loop.turns(publishers)[34:] == [PAUSE_S] * 16
+
+
 def test_a_window_that_was_open_for_long_is_not_judged() -> None:
     loop = Loop()
     for _ in range(10):

@@ -379,6 +379,35 @@ def test_closed_runs_that_were_read_are_forgotten_with_their_strides() -> None:
     assert len(cache.read(99, 0, 20, 1 << 20)) == 20
 
 
+def test_a_closed_run_shows_what_was_on_its_way_and_is_forgotten_then() -> None:
+    cache = TailCache()
+    run = cache.open_run(1)
+    add(run, 0, [bytes(100)])
+    # The ledger is full, before its only entry is durable.
+    cache.close_run(1)
+    assert cache.statistics().ledgers == 1
+    cache.confirm(run, 0)
+    assert ids(cache.read(1, 0, 1, 1)) == [0]
+    for _ in range(TURNS_OF_AGE + 1):
+        cache.turn()
+    assert (cache.statistics().ledgers, run.waiting) == (0, [])
+
+
+@pytest.mark.parametrize("shown", [0, 1])
+def test_a_closed_run_whose_last_entries_failed_is_forgotten(shown: int) -> None:
+    cache = TailCache()
+    run = cache.open_run(1)
+    add(run, add(run, 0, [bytes(100)]), [bytes(100)])
+    if shown:
+        cache.confirm(run, 0)
+    cache.close_run(1)
+    cache.failed(run)
+    assert (cache.statistics().ledgers, run.waiting) == (shown, [])
+    for _ in range(TURNS_OF_AGE + 1):
+        cache.turn()
+    assert cache.statistics().ledgers == cache.statistics().strides == 0
+
+
 async def test_a_reader_at_the_tail_never_touches_the_bookie_and_a_slow_one_drops_out(rooms, publish):
     async with rooms() as r:
         cache = r.tail_cache = TailCache(100_000, backlogged_entries=50)
