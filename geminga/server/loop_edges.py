@@ -55,15 +55,13 @@ class LoopEdges(trio.abc.Instrument):
         try:
             self._outgoing.send_all()
             self._journals.end_turn()
-            self._turns.end()
-            self._pause(timeout)
+            self._pause(self._turns.end(), timeout)
         except BaseException as error:  # trio would log it and go on without these edges
             _end_run(error)
 
-    def _pause(self, timeout: float) -> None:
-        # With entries on their way to the disk the loop waits for them already, and receipts are not held up.
-        if timeout > 0 and self._coalescing is not None and not self._journals.queued_bytes:
-            pause_s = self._coalescing.pause_s()
+    def _pause(self, turn_s: float, timeout: float) -> None:
+        if timeout > 0 and self._coalescing is not None:
+            pause_s = self._coalescing.pause_s(turn_s, self._journals.is_writing)
             if pause_s:
                 self._turns.pause()
                 # The loop itself sleeps: this saves the turns that messages would cause one by one.

@@ -5,7 +5,7 @@ connection's task, and in one write; what cannot leave is the task's again.
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -16,7 +16,7 @@ from geminga import limits
 from geminga.bookie.journal.journal_set import JournalSet
 from geminga.bookie.running.bookie import Bookie
 from geminga.broker.flow.broker_figures import LoopTurns
-from geminga.broker.flow.coalescing import PAUSE_S, WINDOW_S, Coalescing
+from geminga.broker.flow.coalescing import ALONE_MIN, PAUSE_S, WINDOW_S, Coalescing
 from geminga.broker.flow.outbox import LEAVING_BYTES_MAX, Outbox, Outgoing
 from geminga.broker.flow.send_memory import SendMemory
 from geminga.server.loop_edges import LoopEdges
@@ -199,10 +199,10 @@ class RarePublishers:
         self._now_s = 0.0
         self.coalescing = Coalescing(lambda: self._now_s)
         for _ in range(2):
-            for publisher in range(16):
-                self.coalescing.sent_alone(publisher)
+            for publisher in range(ALONE_MIN):
+                self.coalescing.sent(publisher, 1, is_alone=True)
             self._now_s += WINDOW_S
-            pause_s = self.coalescing.pause_s()
+            pause_s = self.coalescing.pause_s(0.0, lambda: False)
         assert pause_s == PAUSE_S
 
 
@@ -225,7 +225,7 @@ async def test_no_pause_goes_beyond_the_next_deadline() -> None:
     asked_s: list[float] = []
 
     class Pausing(Coalescing):
-        def pause_s(self) -> float:
+        def pause_s(self, turn_s: float, is_writing: Callable[[], bool]) -> float:
             asked_s.append(trio.current_time())
             return 3600.0
 

@@ -34,7 +34,7 @@ def group_figures(bookie: BookieStatistics) -> Iterator[Figure]:
 def turn_figures(turns: TurnStatistics) -> Iterator[Figure]:
     prefix = "geminga_loop_"
     yield counter(f"{prefix}turns_total", "Turns of the event loop", turns.turns)
-    text = "Pauses of at most 2 ms, so that messages of many publishers share a turn"
+    text = "Pauses of at most 2 ms, so that messages share a turn"
     yield counter(f"{prefix}pauses_total", text, turns.pauses)
     yield counter(f"{prefix}busy_seconds_total", "Time of these turns, waits not included", turns.busy_s)
     text = "The longest turn of this interval and the one before: all else waited for so long"

@@ -70,6 +70,10 @@ class JournalSet:
         """Bytes of records that were accepted and not yet reported durable."""
         return sum([journal.queued_bytes for journal in self._journals])
 
+    def is_writing(self) -> bool:
+        """Whether entries were accepted and not yet reported durable."""
+        return self.queued_bytes > 0
+
     def queued_counts(self) -> tuple[int, int]:
         """Entries that no group has taken; groups that are durable and not reported."""
         journals = self._journals

@@ -39,12 +39,14 @@ class LoopTurns:
     def begin(self) -> None:
         self._began_s = _monotonic_s()
 
-    def end(self) -> None:
+    def end(self) -> float:
+        """Returns how long the turn was, in seconds."""
         took_s = _monotonic_s() - self._began_s
         self._turns += 1
         self._busy_s += took_s
         if took_s > self._longest_s:
             self._longest_s = took_s
+        return took_s
 
     def pause(self) -> None:
         """The loop pauses before it waits: see `Coalescing`."""

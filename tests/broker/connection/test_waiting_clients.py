@@ -24,12 +24,18 @@ from tests.broker.topics_rig import TOPIC, open_topics, run_of, send, topic_of
 class Questions:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked = 0
-        self.alone: list[object] = []
+        self.alone: list[tuple[object, int]] = []
         monkeypatch.setattr(Coalescing, "asked", lambda _: self._asked())
-        monkeypatch.setattr(Coalescing, "sent_alone", lambda _, publisher: self.alone.append(publisher))
+        monkeypatch.setattr(
+            Coalescing, "sent", lambda _, *sent, is_alone: self._sent(*sent, is_alone=is_alone)
+        )
 
     def _asked(self) -> None:
         self.asked += 1
+
+    def _sent(self, publisher: object, entries: int, *, is_alone: bool) -> None:
+        if is_alone:
+            self.alone.append((publisher, entries))
 
     @contextmanager
     def more(self, count: int) -> Iterator[None]:
@@ -107,9 +113,9 @@ async def test_a_publisher_counts_once_for_all_that_it_sends_after_its_receipts(
         await topic.add_producer(producer, None)
         topic.publishing.publish_run(producer, run_of(send(0), send(1)))
         topic.publishing.publish_run(producer, run_of(send(2)))
-        assert questions.alone == [producer]
+        assert questions.alone == [(producer, 2)]
         durable = trio.Event()
         producer.when_idle(durable.set)
         await durable.wait()
         topic.publishing.publish_run(producer, run_of(send(3), send(4)))
-        assert questions.alone == [producer, producer]
+        assert questions.alone == [(producer, 2), (producer, 2)]

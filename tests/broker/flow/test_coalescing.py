@@ -1,4 +1,4 @@
-"""When the loop pauses so that messages of many publishers share a turn, and when it does not."""
+"""When the loop pauses so that messages share a turn, and when it does not."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ from itertools import cycle, repeat
 
 import pytest
 
-from geminga.broker.flow.coalescing import ALONE_MAX, PAUSE_S, Coalescing
+from geminga.broker.flow.coalescing import (
+    ALONE_MAX,
+    PAUSE_S,
+    STREAM_ENTRIES_MIN,
+    STREAM_PAUSE_S,
+    Coalescing,
+)
 
 TURN_S = 1 / 1024
 
@@ -29,9 +35,19 @@ class Loop:
 
     def turn(self, publishers: list[str]) -> float:
         for publisher in publishers:
-            self.coalescing.sent_alone(publisher)
+            self.coalescing.sent(publisher, 1, is_alone=True)
+        return self.end()
+
+    def end(self, *, is_writing: bool = False) -> float:
         self.clock.now_s += TURN_S
-        return self.coalescing.pause_s()
+        return self.coalescing.pause_s(0.0001, lambda: is_writing)
+
+    def stream(self, entries: int = STREAM_ENTRIES_MIN, *, turn_s: float = 0.0001) -> float:
+        """The pause after a turn in which a stream's publisher sent so many."""
+        self.coalescing.sent("stream", entries // 2, is_alone=False)
+        self.coalescing.sent("stream", entries - entries // 2, is_alone=False)
+        self.clock.now_s += TURN_S
+        return self.coalescing.pause_s(turn_s, lambda: True)
 
     def turns(self, publishers: Iterator[str], *, each: int = 1, count: int = 50) -> list[float]:
         """The pauses at their ends; so many of the publishers send in each of them."""
@@ -118,12 +134,55 @@ def test_a_window_that_was_open_for_long_is_not_judged() -> None:
         loop.turn([f"publisher-{number}" for number in range(16)])
         # 16 messages in a minute: a pause would gain nothing.
         loop.clock.now_s += 60
-        assert loop.coalescing.pause_s() == 0.0
+        assert loop.end() == 0.0
 
 
 def test_its_memory_is_bounded() -> None:
     coalescing = Coalescing(HandClock().monotonic_s)
     publishers = [object() for _ in range(1000)]
     for publisher in publishers:
-        coalescing.sent_alone(publisher)
-    assert len(coalescing._publishers) == ALONE_MAX
+        coalescing.sent(publisher, STREAM_ENTRIES_MIN, is_alone=True)
+    assert len(coalescing._publishers) == len(coalescing._streams) == ALONE_MAX
+
+
+def test_rare_publishers_get_their_receipts_before_a_pause() -> None:
+    loop = Loop()
+    assert loop.turns(rare())[-1] == PAUSE_S
+    assert (loop.end(is_writing=True), loop.end(is_writing=False)) == (0.0, PAUSE_S)
+
+
+def test_a_stream_is_read_in_larger_parts() -> None:
+    loop = Loop()
+    assert [loop.stream() for _ in range(100)] == [STREAM_PAUSE_S] * 100
+    assert loop.stream(STREAM_ENTRIES_MIN - 1) == 0.0
+    # This turn has let enough come by itself.
+    assert loop.stream(500, turn_s=STREAM_PAUSE_S) == 0.0
+    assert loop.end() == 0.0
+
+
+def test_a_stream_that_the_broker_catches_up_with_is_one_still() -> None:
+    loop = Loop()
+    for _ in range(100):
+        loop.coalescing.sent("stream", STREAM_ENTRIES_MIN, is_alone=True)
+        assert loop.stream() == STREAM_PAUSE_S
+
+
+@pytest.mark.parametrize("window", [1, 2, 10])
+def test_no_stream_pauses_while_another_publisher_waits_for_its_receipts(window: int) -> None:
+    loop = Loop()
+    pauses = []
+    for turn in range(100):
+        if turn % 5 == 0:
+            loop.coalescing.sent("waiting", window, is_alone=True)
+        pauses.append(loop.stream())
+    # The first window began in the middle.
+    assert pauses[17:] == [0.0] * 83
+    # The rest of the window, and the one after it.
+    assert [loop.stream() for _ in range(50)][34:] == [STREAM_PAUSE_S] * 16
+
+
+def test_no_stream_pauses_while_a_client_waits_for_answers() -> None:
+    loop = Loop()
+    assert loop.stream() == STREAM_PAUSE_S
+    loop.coalescing.asked()
+    assert [loop.stream() for _ in range(20)] == [0.0] * 20
