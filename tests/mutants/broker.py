@@ -57,6 +57,14 @@ MUTANTS = (
         "a stream that the broker catches up with, which was read 40 messages at a time",
     ),
     Mutant(
+        "pauses-in-which-nothing-comes-go-on",
+        COALESCING,
+        "            if self._vain_pauses >= VAIN_PAUSES_MAX:",
+        "            if False:",
+        (COALESCING_TESTS,),
+        "a publisher with 128 messages on its way at most, which had half the rate",
+    ),
+    Mutant(
         "a-window-of-any-length-is-judged",
         COALESCING,
         "        is_recent = now_s < self._ends_s + WINDOW_S\n",

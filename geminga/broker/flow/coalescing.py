@@ -8,7 +8,9 @@ loads under which sharing them is worth a wait:
   journal's groups in the same way (`journalMaxGroupWaitMSec`), but always.
 - A publisher at full speed is read 40 messages at a time, as fast as they come. With pauses of half a
   millisecond it is read a hundred at a time, each costs a sixth less, and as many come through: what comes
-  meanwhile waits in the socket.
+  meanwhile waits in the socket. A publisher that has sent all it may, and waits for receipts, sends nothing
+  meanwhile: with 128 messages on its way at most it had half the rate. So pauses in which nothing comes end
+  them.
 
 A pause holds up all that the loop serves, so there are none while some client waits for one answer after the
 other: a publisher that sends when its receipts have come, a consumer that asks for each message, requests.
@@ -34,7 +36,12 @@ ALONE_MAX: Final = 64
 STREAM_PAUSE_S: Final = 0.0005
 """The pause of a stream. With twice as much a message costs only a twentieth less, and fewer come through."""
 STREAM_ENTRIES_MIN: Final = 16
-"""So many entries in one turn are a stream."""
+"""So many entries in one turn are a stream. After a pause they are what makes it worth while."""
+# A client hesitates now and then: with two, a message at full speed cost a twentieth more.
+VAIN_PAUSES_MAX: Final = 3
+"""After so many pauses in a row that brought fewer, streams are read at once..."""
+STREAM_REST_S: Final = 0.064
+"""...for so long. Three pauses in this time cost a publisher that waits for receipts 2 % of its rate."""
 
 _monotonic_s = RealClock().monotonic_s
 
@@ -46,12 +53,15 @@ class Coalescing:
         "_alone",
         "_ends_s",
         "_entries",
+        "_follows_pause",
         "_is_asked",
         "_is_waited",
         "_monotonic_s",
         "_pauses",
         "_publishers",
+        "_rests_until_s",
         "_streams",
+        "_vain_pauses",
     )
 
     def __init__(self, monotonic_s: Callable[[], float] = _monotonic_s) -> None:
@@ -65,6 +75,10 @@ class Coalescing:
         # Of the window before:
         self._is_waited = self._pauses = False
         self._ends_s = 0.0
+        self._follows_pause = False
+        """Whether this turn came after a stream's pause."""
+        self._vain_pauses = 0
+        self._rests_until_s = 0.0
 
     def sent(self, publisher: object, entries: int, *, is_alone: bool) -> None:
         """The publisher has sent entries: `is_alone` if none of it were on their way before."""
@@ -88,15 +102,21 @@ class Coalescing:
         entries, self._entries = self._entries, 0
         is_stream = entries >= STREAM_ENTRIES_MIN
         # An idle broker, and one that only delivers, read no clock for this.
-        if not (is_stream or self._alone or self._pauses or self._is_asked):
+        if not (is_stream or self._follows_pause or self._alone or self._pauses or self._is_asked):
             return 0.0
         now_s = self._monotonic_s()
         if now_s >= self._ends_s:
             self._judge(now_s)
+        if self._follows_pause:
+            self._follows_pause = False
+            self._vain_pauses = 0 if is_stream else self._vain_pauses + 1
+            if self._vain_pauses >= VAIN_PAUSES_MAX:
+                self._vain_pauses, self._rests_until_s = 0, now_s + STREAM_REST_S
         if is_stream:
             # A longer turn has let enough come by itself: with a pause after it less would come through.
-            if turn_s >= STREAM_PAUSE_S or self._is_waited or self._waits():
+            if turn_s >= STREAM_PAUSE_S or now_s < self._rests_until_s or self._is_waited or self._waits():
                 return 0.0
+            self._follows_pause = True
             return STREAM_PAUSE_S
         return PAUSE_S if self._pauses and not is_writing() else 0.0
 

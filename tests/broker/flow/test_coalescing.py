@@ -160,6 +160,24 @@ def test_a_stream_is_read_in_larger_parts() -> None:
     assert loop.end() == 0.0
 
 
+def test_a_stream_whose_publisher_has_sent_all_it_may_is_read_at_once() -> None:
+    loop = Loop()
+    pauses = []
+    for _ in range(200):
+        # Its window, and the turn in which its receipts leave: nothing came meanwhile.
+        pauses += [loop.stream(128), loop.end()]
+    # Three pauses, then none for 64 ms.
+    assert pauses[:6] == [STREAM_PAUSE_S, 0.0] * 3
+    assert pauses[6:70] == [0.0] * 64
+    assert sum(pauses) <= 3 * 7 * STREAM_PAUSE_S
+
+
+def test_a_stream_may_hesitate() -> None:
+    loop = Loop()
+    for _ in range(20):
+        assert [loop.stream(), loop.end(), loop.stream()] == [STREAM_PAUSE_S, 0.0, STREAM_PAUSE_S]
+
+
 def test_a_stream_that_the_broker_catches_up_with_is_one_still() -> None:
     loop = Loop()
     for _ in range(100):
