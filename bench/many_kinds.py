@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
-import statistics
 import sys
 import tempfile
 import urllib.request
@@ -24,8 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import pulsar
 
-from bench.broker_process import CHECKOUT, enter_own_network
-from bench.two_checkouts import Broker, cpu_s, start
+from bench.two_checkouts import HEAD, Broker, both, cpu_s, figures_of, row
 
 RECEIVE_MS = 60_000
 NACK_DELAY_MS = 100
@@ -209,32 +206,15 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    if not enter_own_network():
-        sys.exit("needs a network namespace of its own")
-    directory = Path(tempfile.mkdtemp(prefix="many-kinds-"))
-    brokers: list[Broker] = []
     figures: dict[str, dict[str, float]] = {}
-    try:
-        for number, checkout in enumerate((CHECKOUT, options.other.resolve())):
-            brokers.append(start(checkout, directory / str(number), number))
-        print("us/msg            here    there    here/there, median, least and most of the pairs")
+    with (
+        tempfile.TemporaryDirectory(prefix="many-kinds-") as directory,
+        both(options.other, Path(directory)) as brokers,
+    ):
+        print(HEAD)
         for kind in options.kinds:
-            pairs = list(measure(brokers, kind, options.messages, options.turns))
-            ratios = [here / there for here, there in pairs]
-            found = figures[kind] = {
-                "here_us": statistics.median(here for here, _ in pairs),
-                "there_us": statistics.median(there for _, there in pairs),
-                "ratio": statistics.median(ratios),
-                "ratio_least": min(ratios),
-                "ratio_most": max(ratios),
-            }
-            medians = f"{kind:12}{found['here_us']:10.1f}{found['there_us']:9.1f}{found['ratio']:9.3f}"
-            print(f"{medians}{found['ratio_least']:9.3f}{found['ratio_most']:9.3f}", flush=True)
-    finally:
-        for broker in brokers:
-            broker.process.kill()
-            broker.process.wait()
-        shutil.rmtree(directory)
+            figures[kind] = figures_of(list(measure(brokers, kind, options.messages, options.turns)))
+            print(row(kind, figures[kind]), flush=True)
     if options.json:
         options.json.write_text(json.dumps(figures, indent=1))
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import shutil
 import statistics
 import sys
 import tempfile
@@ -31,8 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import pulsar
 
-from bench.broker_process import CHECKOUT, enter_own_network
-from bench.two_checkouts import Broker, cpu_s, start
+from bench.two_checkouts import Broker, both, cpu_s
 
 GROUPS = re.compile(r'^bookie_journal_JOURNAL_SYNC_count\{[^}]*success="true"[^}]*\} ([0-9.e+]+)', re.M)
 
@@ -127,14 +125,11 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=8)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    if not enter_own_network():
-        sys.exit("needs a network namespace of its own")
-    directory = Path(tempfile.mkdtemp(prefix="many-subscriptions-"))
-    brokers: list[Broker] = []
     found: list[list[Used]] = [[], []]
-    try:
-        for number, checkout in enumerate((CHECKOUT, options.other.resolve())):
-            brokers.append(start(checkout, directory / str(number), number))
+    with (
+        tempfile.TemporaryDirectory(prefix="many-subscriptions-") as directory,
+        both(options.other, Path(directory)) as brokers,
+    ):
         loads = [
             Load(broker, 8000 + number, options.topics, options.connections)
             for number, broker in enumerate(brokers)
@@ -147,11 +142,6 @@ def main() -> None:
         alone = [load.cursors_alone() for load in loads]
         for load in loads:
             load.close()
-    finally:
-        for broker in brokers:
-            broker.process.kill()
-            broker.process.wait()
-        shutil.rmtree(directory)
     here, there = found
     figures = {
         "topics": options.topics,

@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import socket
 import statistics
 import subprocess
@@ -34,8 +33,7 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.broker_process import CHECKOUT, enter_own_network
-from bench.two_checkouts import Broker, cpu_s, start
+from bench.two_checkouts import Broker, both, cpu_s
 from geminga.limits import KIB, MIB
 from geminga.wire import client_commands
 from geminga.wire import pulsar_pb2 as pb
@@ -347,19 +345,10 @@ def main() -> None:
     parser.add_argument("--syscalls", action="store_true", help="count them; times mean nothing then")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    directory = Path(tempfile.mkdtemp(prefix="one-at-a-time-"))
-    brokers: list[Broker] = []
-    try:
-        if not enter_own_network():
-            sys.exit("needs a network namespace of its own")
-        for number, checkout in enumerate((CHECKOUT, options.other.resolve())):
-            brokers.append(start(checkout, directory / str(number), number))
-        figures = measure(options, brokers, directory)
-    finally:
-        for broker in brokers:
-            broker.process.kill()
-            broker.process.wait()
-        shutil.rmtree(directory)
+    with tempfile.TemporaryDirectory(prefix="one-at-a-time-") as name:
+        directory = Path(name)
+        with both(options.other, directory) as brokers:
+            figures = measure(options, brokers, directory)
     show(figures)
     if options.json:
         options.json.write_text(json.dumps(figures, indent=1))

@@ -16,12 +16,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,6 +54,24 @@ def start(checkout: Path, data_dir: Path, number: int, python: str = sys.executa
     )
     assert process.stdout is not None
     return Broker(process, json.loads(process.stdout.readline())["binary"])
+
+
+@contextmanager
+def both(other: Path, directory: Path, python: str = sys.executable) -> Iterator[list[Broker]]:
+    """A broker of this checkout and one of the other, which `python` runs: in a network of their own, and
+    killed in the end.
+    """
+    if not enter_own_network():
+        sys.exit("needs a network namespace of its own")
+    brokers: list[Broker] = []
+    try:
+        for number, (by, checkout) in enumerate(((sys.executable, CHECKOUT), (python, other.resolve()))):
+            brokers.append(start(checkout, directory / str(number), number, by))
+        yield brokers
+    finally:
+        for broker in brokers:
+            broker.process.kill()
+            broker.process.wait()
 
 
 def cpu_s(pid: int) -> float:
@@ -90,16 +109,28 @@ def measure(options: argparse.Namespace, client: list[str], brokers: list[Broker
             ]
         for at, phase in enumerate(PHASES):
             found[phase].append((used[0][at], used[1][at]))
+    return {phase: figures_of(pairs) for phase, pairs in found.items()}
+
+
+def figures_of(pairs: Sequence[tuple[float, float]]) -> dict[str, float]:
+    """Of pairs of microseconds, here and there."""
+    ratios = [here / there for here, there in pairs]
     return {
-        phase: {
-            "here_us": statistics.median(here for here, _ in pairs),
-            "there_us": statistics.median(there for _, there in pairs),
-            "ratio": statistics.median(here / there for here, there in pairs),
-            "ratio_least": min(here / there for here, there in pairs),
-            "ratio_most": max(here / there for here, there in pairs),
-        }
-        for phase, pairs in found.items()
+        "here_us": statistics.median(here for here, _ in pairs),
+        "there_us": statistics.median(there for _, there in pairs),
+        "ratio": statistics.median(ratios),
+        "ratio_least": min(ratios),
+        "ratio_most": max(ratios),
     }
+
+
+HEAD = "us/msg            here    there    here/there, median, least and most of the pairs"
+
+
+def row(name: str, figures: dict[str, float]) -> str:
+    """A row of the table below `HEAD`."""
+    medians = f"{name:13}{figures['here_us']:9.2f}{figures['there_us']:9.2f}{figures['ratio']:9.3f}"
+    return f"{medians}{figures['ratio_least']:9.3f}{figures['ratio_most']:9.3f}"
 
 
 def main() -> None:
@@ -112,26 +143,15 @@ def main() -> None:
     parser.add_argument("--client", choices=("auto", "go", "python"), default="auto")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    directory = Path(tempfile.mkdtemp(prefix="two-checkouts-"))
-    brokers: list[Broker] = []
-    try:
+    with tempfile.TemporaryDirectory(prefix="two-checkouts-") as name:
+        directory = Path(name)
         client, line = load_client.build(directory, options.client)
         print(line)
-        if not enter_own_network():
-            sys.exit("needs a network namespace of its own")
-        sides = ((sys.executable, CHECKOUT), (options.python, options.other.resolve()))
-        for number, (python, checkout) in enumerate(sides):
-            brokers.append(start(checkout, directory / str(number), number, python))
-        figures = measure(options, client, brokers)
-    finally:
-        for broker in brokers:
-            broker.process.kill()
-            broker.process.wait()
-        shutil.rmtree(directory)
-    print("us/msg       here    there    here/there, median, least and most of the pairs")
+        with both(options.other, directory, options.python) as brokers:
+            figures = measure(options, client, brokers)
+    print(HEAD)
     for phase, values in figures.items():
-        medians = f"{phase:8}{values['here_us']:9.2f}{values['there_us']:9.2f}{values['ratio']:9.3f}"
-        print(f"{medians}{values['ratio_least']:9.3f}{values['ratio_most']:9.3f}")
+        print(row(phase, values))
     if options.json:
         options.json.write_text(json.dumps(figures, indent=1))
 
