@@ -7,7 +7,7 @@ loads under which sharing them is worth a wait:
   quarter of a millisecond. With pauses of 2 ms it pays a fifth to a third less. BookKeeper waits for its
   journal's groups in the same way (`journalMaxGroupWaitMSec`), but always.
 - A publisher at full speed is read 40 messages at a time, as fast as they come. With pauses of half a
-  millisecond it is read a hundred at a time, each costs a sixth less, and as many come through: what comes
+  millisecond it is read a hundred at a time, each costs an eighth less, and as many come through: what comes
   meanwhile waits in the socket. A publisher that has sent all it may, and waits for receipts, sends nothing
   meanwhile: with 128 messages on its way at most it had half the rate. So pauses in which nothing comes end
   them.

@@ -261,10 +261,10 @@ class Publishing:
             due_times_ms,
         )
         self._ledger.append(stored, run, parsed)
+        self._rooms.coalescing.sent(producer, len(stored), is_alone=is_alone)
         # A publisher with one entry in flight may be waiting for this receipt, so its entry does not wait for
         # others to share a sync. One with more in flight keeps a pace: each small burst of it once had a sync
         # of its own, which doubled what a message cost at 5,000 a second.
-        self._rooms.coalescing.sent(producer, len(stored), is_alone=is_alone)
         if is_alone and len(stored) == 1:
             self._rooms.bookie.journals.hurry()
         self.last_publish_ms = now_ms

@@ -1,4 +1,4 @@
-"""Many publishers with few messages each: their messages share turns of the loop."""
+"""Messages share turns of the loop: those of many publishers with few each, and of one at full speed."""
 
 from __future__ import annotations
 
@@ -39,6 +39,24 @@ def test_messages_of_many_publishers_are_waited_for_and_all_come(
         nonlocal sent
         send_in_turns(publishers, 200)
         sent += 200
+        return pauses(admin) > before
+
+    eventually(has_paused, what="a pause")
+    receive_count(consumer, sent)
+
+
+def test_a_publisher_at_full_speed_is_waited_for_and_all_come(
+    admin: Admin, client: pulsar.Client, topic: str
+) -> None:
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(topic, batching_enabled=False, block_if_queue_full=True)
+    before, sent = pauses(admin), 0
+
+    def has_paused() -> bool:
+        nonlocal sent
+        for _ in range(2000):
+            producer.send_async(b"x", lambda result, _: None)
+        sent += 2000
         return pauses(admin) > before
 
     eventually(has_paused, what="a pause")

@@ -126,7 +126,7 @@ AT_REST = {
         ("geminga_bookie_kept_bytes", "geminga_bookie_kept_logs", "geminga_bookie_recovery_entries_found"),
         "tests/e2e/files/test_log_put_back.py takes a log away",
     ),
-    "geminga_loop_pauses_total": "tests/e2e/messages/test_e2e_rare_publishers.py causes some",
+    "geminga_loop_pauses_total": "tests/e2e/messages/test_e2e_loop_pauses.py causes some",
     "geminga_topics_unread": "gone within a moment of a start; tests/broker/topic/test_unloaded.py sees it",
     "geminga_delayed_buckets_lost_at_start": "tests/e2e/delays/test_e2e_delayed_metrics.py loses one",
     "geminga_bookie_ledgers_aside": "tests/e2e/files has metadata older than its ledgers",
